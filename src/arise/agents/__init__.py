@@ -1,0 +1,1 @@
+"""Harnesses that turn a policy and a sandbox into a trajectory."""

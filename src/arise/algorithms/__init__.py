@@ -1,0 +1,1 @@
+"""Pure functions of the method: rewards, advantages, loss, log-probabilities, packing."""

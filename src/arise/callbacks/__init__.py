@@ -1,0 +1,1 @@
+"""Rollouts, co-evolution, recording and monitoring as Lightning callbacks."""

@@ -1,0 +1,1 @@
+"""Which tasks to train on: evidence, coverage and samplers."""

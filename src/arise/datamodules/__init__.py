@@ -1,0 +1,1 @@
+"""The task stream as a LightningDataModule."""

@@ -1,0 +1,1 @@
+"""Sandboxes in which episodes run, and the verifier that grades them."""

@@ -1,0 +1,1 @@
+"""Chat models that judge and reflect."""

@@ -1,0 +1,1 @@
+"""The trained policy and its LightningModule."""

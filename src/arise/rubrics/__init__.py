@@ -1,0 +1,1 @@
+"""The rubric-skill pool and its life cycle."""

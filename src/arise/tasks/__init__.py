@@ -1,0 +1,1 @@
+"""Task corpora: loading, checking, and the bundled suite."""
