@@ -207,9 +207,9 @@ class Trajectory:
     def rows(self) -> tuple[TokenRow, ...]:
         """The token sequences to train on: one per unbroken history."""
         starts = [i for i, turn in enumerate(self.turns) if i == 0 or turn.starts_row]
-        ends = [*starts[1:], len(self.turns)]
+        ends = [*starts[1:], len(self.turns)][: len(starts)]
         return tuple(
-            _row(self.turns[start:end]) for start, end in zip(starts, ends, strict=True) if end
+            _row(self.turns[start:end]) for start, end in zip(starts, ends, strict=True)
         )
 
 

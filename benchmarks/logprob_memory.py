@@ -1,0 +1,89 @@
+"""Peak memory and time of log-probabilities with gradients: full logits against chunks.
+
+Each way runs in a process of its own, so that one's peak cannot hide the other's. Prints bytes
+above what the inputs take, seconds, and the ratio plain / chunked (above 1: chunks need less).
+
+    python benchmarks/logprob_memory.py --tokens 2048 --vocab 32768 --hidden 256 --chunk 128
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from multiprocessing.connection import Connection
+
+import torch
+
+from arise.algorithms.logprobs import token_logprobs
+
+
+def peak_bytes(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def measure(way: str, args: argparse.Namespace, answer: Connection) -> None:
+    torch.set_num_threads(args.threads)
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    generator = torch.Generator().manual_seed(0)
+
+    def leaf(*shape: int) -> torch.Tensor:
+        values = torch.randn(*shape, generator=generator).to(args.device, dtype)
+        return values.requires_grad_()
+
+    hidden, weight = leaf(args.tokens, args.hidden), leaf(args.vocab, args.hidden)
+    targets = torch.randint(args.vocab, (args.tokens,), generator=generator).to(args.device)
+    before, start = peak_bytes(args.device), time.perf_counter()
+    if way == "plain":
+        logits = torch.nn.functional.linear(hidden, weight).float() / args.temperature
+        logprobs = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)
+    else:
+        logprobs, _ = token_logprobs(
+            hidden, weight, targets, temperature=args.temperature, chunk_tokens=args.chunk
+        )
+    logprobs.sum().backward()
+    total = logprobs.sum().item()
+    answer.send((peak_bytes(args.device) - before, time.perf_counter() - start, total))
+
+
+def run(way: str, args: argparse.Namespace) -> tuple[int, float, float]:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=measure, args=(way, args, sender))
+    process.start()
+    sender.close()
+    try:
+        result: tuple[int, float, float] = receiver.recv()
+    except EOFError:
+        process.join()
+        raise SystemExit(f"{way} died with exit code {process.exitcode} (out of memory?)") from None
+    process.join()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--vocab", type=int, default=32_768)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--chunk", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    results = {way: run(way, args) for way in ("plain", "chunked")}
+    for way, (memory, elapsed, total) in results.items():
+        print(f"{way:>8}: {memory / 2**20:,.0f} MiB, {elapsed:.2f} s, sum {total:.2f}")
+    plain, chunked = results["plain"], results["chunked"]
+    print(f"ratio plain / chunked memory: {plain[0] / chunked[0]:.1f}")
+    print(f"ratio plain / chunked time: {plain[1] / chunked[1]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Collects the model calls of many episodes into batches.
+
+In *lockstep* a batch is dispatched only when every live episode waits for one, sorted by session:
+what a batch holds then never depends on how fast a sandbox was, which is what makes a run
+repeatable bit for bit. Otherwise a batch is dispatched whenever the engine is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from arise.errors import InferenceError
+from arise.inference.base import Completion, Engine, GenerationRequest
+
+Session = tuple[int, int]
+
+
+class GenerationGate:
+    """The one way from episodes to the engine.
+
+    Args:
+        engine: Plays the policy.
+        lockstep: Whether to wait for every live episode before each batch.
+
+    An episode is *live* between `enter` and `leave`. Admitting an episode while another one leaves
+    keeps lockstep exact, because the newcomer is awaited from that moment on.
+    """
+
+    def __init__(self, engine: Engine, *, lockstep: bool) -> None:
+        self._engine = engine
+        self._lockstep = lockstep
+        self._live: set[Session] = set()
+        self._waiting: dict[Session, tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
+        self._batch: asyncio.Task[None] | None = None
+
+    def enter(self, session: Session) -> None:
+        """Count an episode as live."""
+        self._live.add(session)
+
+    def leave(self, session: Session) -> None:
+        """The episode makes no more calls."""
+        self._live.discard(session)
+        self._dispatch()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Answer one call, batched with those of other episodes.
+
+        Raises:
+            InferenceError: The engine could not answer this call.
+        """
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting[request.session] = (request, future)
+        self._dispatch()
+        try:
+            return await future
+        finally:
+            self._waiting.pop(request.session, None)
+
+    def _dispatch(self) -> None:
+        is_due = self._waiting and (not self._lockstep or self._waiting.keys() >= self._live)
+        if self._batch is None and is_due:
+            self._batch = asyncio.get_running_loop().create_task(self._run_batch())
+
+    async def _run_batch(self) -> None:
+        # One turn of the loop lets every episode that is ready join this batch.
+        await asyncio.sleep(0)
+        calls = [self._waiting[session] for session in sorted(self._waiting)]
+        self._waiting.clear()
+        try:
+            answers = await self._engine.generate([request for request, _ in calls])
+        except InferenceError as error:
+            answers = [error] * len(calls)
+        except BaseException as error:
+            for _, future in calls:
+                if not future.done():
+                    future.set_exception(InferenceError(f"the engine failed: {error!r}"))
+            raise
+        finally:
+            self._batch = None
+        for (_, future), answer in zip(calls, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, InferenceError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        self._dispatch()

@@ -1,0 +1,25 @@
+"""The harness protocol: what drives a policy through one episode."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from arise.agents.recording import PolicySession
+from arise.environments.base import Environment
+from arise.types import FinishReason, Task
+
+
+class Harness(Protocol):
+    """Runs an agent loop; one object serves all episodes of a run and keeps no state."""
+
+    observation_role: str
+
+    async def run(
+        self, task: Task, session: PolicySession, environment: Environment
+    ) -> FinishReason:
+        """Play one episode; turns are recorded on `session`.
+
+        Raises:
+            InferenceError: The engine failed.
+            SandboxError: The sandbox failed.
+        """

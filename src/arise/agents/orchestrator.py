@@ -1,0 +1,235 @@
+"""Runs B × G episodes at once: sandbox, agent loop, grading, and whatever follows an episode.
+
+Results go into slots (task, rollout), so nothing downstream depends on completion order. An
+infrastructure failure becomes a typed `RolloutFailure` in its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from arise.agents.gate import GenerationGate
+from arise.agents.harness import Harness
+from arise.agents.recording import PolicySession
+from arise.agents.rendering import ChatRenderer
+from arise.environments.base import Environment, EnvironmentFactory
+from arise.environments.verifier import verify
+from arise.errors import InferenceError, SandboxError, VerifierError, one_line
+from arise.inference.base import Engine, SamplingParams
+from arise.types import (
+    FailureKind,
+    FinishReason,
+    InjectedSkill,
+    RolloutFailure,
+    Task,
+    Trajectory,
+    TrajectoryGroup,
+)
+
+log = logging.getLogger(__name__)
+
+_KINDS = (
+    (InferenceError, FailureKind.INFERENCE),
+    (SandboxError, FailureKind.SANDBOX),
+    (VerifierError, FailureKind.VERIFIER),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPlan:
+    """What to roll out.
+
+    Attributes:
+        tasks: B tasks.
+        rollouts_per_task: G.
+        version: Part of every seed: the policy version in training, 0 in evaluation, so that two
+            evaluations differ by the policy alone.
+        sampling: Base sampling parameters.
+        skills: Skills in every system prompt.
+        purpose: Keeps the seeds of training and evaluation apart.
+    """
+
+    tasks: Sequence[Task]
+    rollouts_per_task: int
+    version: int
+    sampling: SamplingParams
+    skills: tuple[InjectedSkill, ...] = ()
+    purpose: str = "train"
+
+
+class Orchestrator:
+    """Turns plans into trajectory groups.
+
+    Args:
+        engine: Plays the policy.
+        environments: Makes sandboxes.
+        harness: Drives the agent loop.
+        renderer: Token-exact chat rendering.
+        context_tokens: Most tokens of an episode.
+        max_in_flight: Most episodes at once; `None` runs all of them.
+        default_timeout_s: Wall-clock limit of an episode whose task gives none.
+        deterministic: Lockstep generation.
+        seed: The run's seed.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        environments: EnvironmentFactory,
+        harness: Harness,
+        renderer: ChatRenderer,
+        context_tokens: int,
+        max_in_flight: int | None,
+        default_timeout_s: float,
+        deterministic: bool,
+        seed: int,
+    ) -> None:
+        self._engine = engine
+        self._environments = environments
+        self._harness = harness
+        self._renderer = renderer
+        self._context_tokens = context_tokens
+        self._max_in_flight = max_in_flight
+        self._default_timeout_s = default_timeout_s
+        self._deterministic = deterministic
+        self._seed = seed
+        self.num_finished = 0
+
+    async def run(
+        self,
+        plan: RolloutPlan,
+        *,
+        on_trajectory: Callable[[int, Trajectory], Awaitable[None]] | None = None,
+    ) -> list[TrajectoryGroup]:
+        """Roll out every task G times.
+
+        Args:
+            plan: What to roll out.
+            on_trajectory: Awaited with (task index, trajectory) as soon as an episode is graded,
+                while other episodes still run.
+
+        Returns:
+            One group per task, in the order of `plan.tasks`.
+        """
+        self.num_finished = 0
+        gate = GenerationGate(self._engine, lockstep=self._deterministic)
+        queue = [
+            (index, rollout)
+            for index in range(len(plan.tasks))
+            for rollout in range(plan.rollouts_per_task)
+        ]
+        slots: dict[tuple[int, int], Trajectory | RolloutFailure] = {}
+        limit = self._max_in_flight or max(1, len(queue))
+        waiting = iter(queue)
+
+        async with asyncio.TaskGroup() as group:
+
+            def admit() -> None:
+                session = next(waiting, None)
+                if session is not None:
+                    gate.enter(session)
+                    group.create_task(play(session))
+
+            async def play(session: tuple[int, int]) -> None:
+                result = await self._episode(plan, session, gate, admit)
+                slots[session] = result
+                if on_trajectory is not None and isinstance(result, Trajectory):
+                    await on_trajectory(session[0], result)
+                self.num_finished += 1
+
+            for _ in range(limit):
+                admit()
+        return [
+            TrajectoryGroup(
+                task=task,
+                slots=tuple(slots[index, j] for j in range(plan.rollouts_per_task)),
+            )
+            for index, task in enumerate(plan.tasks)
+        ]
+
+    async def _episode(
+        self,
+        plan: RolloutPlan,
+        session: tuple[int, int],
+        gate: GenerationGate,
+        admit: Callable[[], None],
+    ) -> Trajectory | RolloutFailure:
+        """One episode from sandbox to reward; never raises for a fault of infrastructure."""
+        index, rollout = session
+        task = plan.tasks[index]
+        environment = self._environments.create(task, name=f"{index}-{rollout}")
+        try:
+            try:
+                trajectory = await self._play(plan, session, gate, environment)
+            finally:
+                # The newcomer is admitted first: in lockstep the next batch must wait for it.
+                admit()
+                gate.leave(session)
+            started = time.perf_counter()
+            reward = await verify(environment, task)
+            durations = {**trajectory.durations_s, "verify": time.perf_counter() - started}
+            return replace(trajectory, task_reward=reward, durations_s=durations)
+        except (InferenceError, SandboxError, VerifierError) as error:
+            kind = next(kind for type_, kind in _KINDS if isinstance(error, type_))
+            return self._failure(task, rollout, kind, error)
+        except Exception as error:
+            log.exception("episode %s/%d failed unexpectedly", task.id, rollout)
+            return self._failure(task, rollout, FailureKind.HARNESS, error)
+        finally:
+            await asyncio.shield(self._clean_up(session, environment))
+
+    def _failure(
+        self, task: Task, rollout: int, kind: FailureKind, error: Exception
+    ) -> RolloutFailure:
+        message = one_line(error)
+        log.warning("rollout %s/%d lost (%s): %s", task.id, rollout, kind, message)
+        return RolloutFailure(task_id=task.id, rollout=rollout, kind=kind, message=message)
+
+    async def _clean_up(self, session: tuple[int, int], environment: Environment) -> None:
+        await environment.stop()
+        await self._engine.release(session)
+
+    async def _play(
+        self,
+        plan: RolloutPlan,
+        session: tuple[int, int],
+        gate: GenerationGate,
+        environment: Environment,
+    ) -> Trajectory:
+        """Start the sandbox and run the agent loop within its time limit."""
+        index, rollout = session
+        task = plan.tasks[index]
+        policy = PolicySession(
+            session=session,
+            renderer=self._renderer,
+            generate=gate.generate,
+            sampling=plan.sampling,
+            seed_parts=(self._seed, plan.purpose, plan.version, task.id, rollout),
+            context_tokens=self._context_tokens,
+            skills=plan.skills,
+        )
+        started = time.perf_counter()
+        await environment.start()
+        ready = time.perf_counter()
+        try:
+            async with asyncio.timeout(task.agent_timeout_s or self._default_timeout_s) as limit:
+                reason = await self._harness.run(task, policy, environment)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            reason = FinishReason.TIMEOUT
+        return Trajectory(
+            task_id=task.id,
+            rollout=rollout,
+            turns=tuple(policy.turns),
+            finish_reason=reason,
+            task_reward=0.0,
+            skills=plan.skills,
+            instruction=task.instruction,
+            durations_s={"start": ready - started, "agent": time.perf_counter() - ready},
+        )

@@ -1,0 +1,41 @@
+"""The trained policy as a Hugging Face folder at the end of a run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+
+from arise.modules.loading import ModelLoader
+from arise.modules.policy import PolicyModule
+
+
+class ExportCallback(Callback):
+    """Writes weights, configuration, tokenizer and chat template when training ends.
+
+    Args:
+        folder: The folder to write; transformers and `vllm serve` load it.
+        loader: Where the policy came from.
+    """
+
+    def __init__(self, *, folder: Path, loader: ModelLoader) -> None:
+        self._folder = folder
+        self._loader = loader
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather the weights on every rank, write them on rank 0."""
+        assert isinstance(pl_module, PolicyModule)
+        assert pl_module.policy is not None
+        weights = pl_module.policy.full_weights()
+        if not trainer.is_global_zero:
+            return
+        model = self._loader.empty_model(torch.float32)
+        model.load_state_dict(weights, strict=True)
+        hidden = self._folder.with_name(f".writing_{self._folder.name}")
+        shutil.rmtree(hidden, ignore_errors=True)
+        model.save_pretrained(hidden)
+        self._loader.tokenizer().save_pretrained(hidden)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        hidden.rename(self._folder)

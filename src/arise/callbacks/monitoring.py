@@ -1,0 +1,171 @@
+"""Scalars for every logger, and the progress line."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from typing import Any
+
+import psutil
+from lightning import Callback, LightningModule, Trainer
+
+from arise.curriculum.curriculum import Curriculum
+from arise.types import FailureKind, FinishReason, Iteration
+
+
+def rollout_metrics(iteration: Iteration) -> dict[str, float]:
+    """`reward/*` and `rollout/*` of one iteration; undefined ones are left out.
+
+    Args:
+        iteration: With groups, shaped rewards and advantages.
+    """
+    groups = iteration.groups
+    survivors = [trajectory for group in groups for trajectory in group.trajectories]
+    failures = Counter(failure.kind for group in groups for failure in group.failures)
+    metrics = {f"rollout/failures_{kind}": float(failures[kind]) for kind in FailureKind}
+    metrics["rollout/incomplete_groups"] = float(sum(not g.is_complete for g in groups))
+    if not survivors:
+        return metrics
+    count = len(survivors)
+    turns = [len(trajectory.turns) for trajectory in survivors]
+    tokens = [trajectory.num_generated_tokens for trajectory in survivors]
+    finished = Counter(trajectory.finish_reason for trajectory in survivors)
+    shaped = [value for row in iteration.shaped_rewards for value in row if value is not None]
+    metrics |= {
+        "reward/pass_rate": sum(t.is_success for t in survivors) / count,
+        "reward/task_mean": statistics.fmean(t.task_reward for t in survivors),
+        "reward/shaped_mean": statistics.fmean(shaped),
+        "rollout/turns_mean": statistics.fmean(turns),
+        "rollout/generated_tokens_mean": statistics.fmean(tokens),
+        "rollout/generated_tokens_max": float(max(tokens)),
+        "rollout/rows": float(sum(len(t.rows) for t in survivors)),
+    }
+    metrics |= {f"rollout/finish_{r}_share": finished[r] / count for r in FinishReason}
+    with_survivors = [group for group in groups if group.trajectories]
+    for name, wanted in (("all_fail", False), ("all_pass", True)):
+        uniform = sum(
+            all(t.is_success is wanted for t in group.trajectories) for group in with_survivors
+        )
+        metrics[f"reward/{name}_group_share"] = uniform / len(with_survivors)
+    metrics["reward/zero_advantage_group_share"] = _zero_advantage_share(iteration)
+    return metrics
+
+
+def _zero_advantage_share(iteration: Iteration) -> float:
+    rows = [[a for a in row if a is not None] for row in iteration.advantages]
+    rows = [row for row in rows if row]
+    return sum(not any(row) for row in rows) / len(rows)
+
+
+class MonitoringCallback(Callback):
+    """Logs each iteration once, at step k+1, to every logger.
+
+    Args:
+        curriculum: Source of `sampler/*` and `pool/*`.
+    """
+
+    def __init__(self, *, curriculum: Curriculum) -> None:
+        self._curriculum = curriculum
+        self._process = psutil.Process()
+        self._started = 0.0
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Iteration, batch_idx: int
+    ) -> None:
+        """Start the iteration's clock."""
+        self._started = time.perf_counter()
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Iteration,
+        batch_idx: int,
+    ) -> None:
+        """Complete the iteration's metrics and log them."""
+        if not trainer.is_global_zero:
+            return
+        batch.durations_s["iteration"] = time.perf_counter() - self._started
+        batch.metrics |= rollout_metrics(batch)
+        batch.metrics |= self._curriculum.metrics()
+        batch.metrics |= {f"time/{name}_s": s for name, s in batch.durations_s.items()}
+        batch.metrics |= _episode_times(batch)
+        batch.metrics["system/memory_gb"] = self._process.memory_info().rss / 1e9
+        for logger in trainer.loggers:
+            logger.log_metrics(batch.metrics, step=trainer.global_step)
+            logger.save()
+
+
+def _episode_times(iteration: Iteration) -> dict[str, float]:
+    """Mean seconds of an episode by phase."""
+    survivors = [t for group in iteration.groups for t in group.trajectories]
+    names = sorted({name for trajectory in survivors for name in trajectory.durations_s})
+    return {
+        f"time/episode_{name}_s": statistics.fmean(
+            t.durations_s[name] for t in survivors if name in t.durations_s
+        )
+        for name in names
+    }
+
+
+class ProgressCallback(Callback):
+    """One line an iteration: where the run is, what it does, how long it still takes.
+
+    Args:
+        quiet: Print nothing.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._started = 0.0
+        self._first_step = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock of the estimate."""
+        self._started = time.perf_counter()
+        self._first_step = trainer.global_step
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Iteration,
+        batch_idx: int,
+    ) -> None:
+        """Print the line."""
+        if self._quiet or not trainer.is_global_zero:
+            return
+        done = trainer.global_step - self._first_step
+        per_step = (time.perf_counter() - self._started) / max(1, done)
+        left = per_step * (trainer.max_steps - trainer.global_step)
+        print(progress_line(batch, trainer.global_step, trainer.max_steps, left), flush=True)
+
+
+def progress_line(iteration: Iteration, step: int, max_steps: int, left_s: float) -> str:
+    """The line for one finished iteration."""
+    parts = [f"step {step:>{len(str(max_steps))}}/{max_steps}"]
+    for name, key in (
+        ("pass", "reward/pass_rate"),
+        ("rubric", "rubric/mean_reward"),
+        ("all-fail", "reward/all_fail_group_share"),
+    ):
+        if key in iteration.metrics:
+            parts.append(f"{name} {iteration.metrics[key]:5.1%}")
+    if "pool/size" in iteration.metrics:
+        active = iteration.metrics.get("pool/active_skills", 0.0)
+        parts.append(f"pool {iteration.metrics['pool/size']:.0f} ({active:.0f} on)")
+    lost = sum(len(group.failures) for group in iteration.groups)
+    if lost:
+        parts.append(f"lost {lost}")
+    parts.append(f"{iteration.durations_s.get('iteration', 0.0):.1f} s")
+    parts.append(f"left {_clock(left_s)}")
+    return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

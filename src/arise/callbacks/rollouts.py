@@ -1,0 +1,180 @@
+"""Rollouts before each training step, and the policy's weights back to the engine after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lightning import Callback, LightningModule, Trainer
+from torch import distributed
+
+from arise.agents.orchestrator import Orchestrator, RolloutPlan
+from arise.aio import EventLoopThread
+from arise.algorithms.credit import CreditOptions, assign_credit, training_rows
+from arise.algorithms.packing import (
+    PackedBatch,
+    WeightedRow,
+    assign_to_ranks,
+    filler_batch,
+    pack,
+    padded,
+)
+from arise.curriculum.curriculum import Curriculum
+from arise.inference.base import Engine, SamplingParams
+from arise.inference.weights import fingerprints, verify
+from arise.modules.policy import PolicyModule
+from arise.types import Iteration, Review, Task, Trajectory
+
+
+class Reviewer(Protocol):
+    """Judges one trajectory; never raises for a judge that fails."""
+
+    async def review(self, task: Task, trajectory: Trajectory, pairs: Sequence[Any]) -> Review:
+        """Verdicts on `pairs`, and diagnostics."""
+
+    def pop_metrics(self) -> dict[str, float]:
+        """`judge/*` scalars since the last call."""
+
+
+class RolloutCallback(Callback):
+    """Fills an iteration: episodes, verdicts, rewards, advantages, this rank's micro-batches.
+
+    Args:
+        loop: The run's event loop.
+        engine: Plays the policy; started here, on rank 0.
+        orchestrator: Runs episodes.
+        curriculum: Owner of the pool, which says what is judged.
+        judge: Reviews trajectories as soon as they are graded; `None` if there are no rubrics.
+        credit: Constants of rewards and advantages.
+        sampling: Sampling parameters of training rollouts.
+        rollouts_per_task: G.
+        micro_batch_tokens: Most tokens of one forward pass.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: EventLoopThread,
+        engine: Engine,
+        orchestrator: Orchestrator,
+        curriculum: Curriculum,
+        judge: Reviewer | None,
+        credit: CreditOptions,
+        sampling: SamplingParams,
+        rollouts_per_task: int,
+        micro_batch_tokens: int,
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._orchestrator = orchestrator
+        self._curriculum = curriculum
+        self._judge = judge
+        self._credit = credit
+        self._sampling = sampling
+        self._rollouts_per_task = rollouts_per_task
+        self._micro_batch_tokens = micro_batch_tokens
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the engine with the restored weights: before the first request, resumed or not."""
+        if trainer.is_global_zero:
+            self._loop.run(self._engine.start())
+        self._push_weights(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Iteration, batch_idx: int
+    ) -> None:
+        """Roll out, judge and share out the rows."""
+        rows: list[WeightedRow] = []
+        if trainer.is_global_zero:
+            started = time.perf_counter()
+            self._loop.run(self._collect(batch))
+            batch.durations_s["rollout"] = time.perf_counter() - started
+            live = self._curriculum.live_pair_ids
+            assign_credit(batch, self._credit, live_pair_ids=live)
+            rows = training_rows(batch)
+        self._distribute(trainer, pl_module, batch, rows)
+        batch.durations_s["train_started"] = time.perf_counter()
+
+    async def _collect(self, iteration: Iteration) -> None:
+        """Episodes and their reviews, into slots."""
+        plan = RolloutPlan(
+            tasks=iteration.tasks,
+            rollouts_per_task=self._rollouts_per_task,
+            version=iteration.index,
+            sampling=self._sampling,
+            skills=iteration.skills,
+        )
+        if self._judge is None:
+            iteration.groups = await self._orchestrator.run(plan)
+            return
+        # The pool is fixed for all groups here: synchronously nothing is born in between.
+        judge, pairs = self._judge, self._curriculum.pairs
+        reviews: list[list[Review | None]] = [
+            [None] * self._rollouts_per_task for _ in iteration.samples
+        ]
+
+        async def review(index: int, trajectory: Trajectory) -> None:
+            task = iteration.samples[index].task
+            reviews[index][trajectory.rollout] = await judge.review(task, trajectory, pairs)
+
+        iteration.groups = await self._orchestrator.run(plan, on_trajectory=review)
+        iteration.reviews = reviews
+        iteration.metrics.update(judge.pop_metrics())
+
+    def _distribute(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        iteration: Iteration,
+        rows: list[WeightedRow],
+    ) -> None:
+        """Pack rows into micro-batches and give each rank its own, equally many everywhere."""
+        assert isinstance(pl_module, PolicyModule)
+        assert pl_module.policy is not None
+        make = pack if pl_module.policy.layout == "packed" else padded
+        if trainer.world_size == 1:
+            iteration.micro_batches = make(rows, max_tokens=self._micro_batch_tokens)
+            return
+        shares: list[tuple[list[PackedBatch], int]] | None = None
+        if trainer.is_global_zero:
+            lengths = [len(weighted.row.token_ids) for weighted in rows]
+            batches = [
+                make([rows[i] for i in members], max_tokens=self._micro_batch_tokens)
+                for members in assign_to_ranks(lengths, trainer.world_size)
+            ]
+            most = max(len(own) for own in batches)
+            shares = [
+                (own + [filler_batch()] * (most - len(own)), iteration.num_generated_tokens)
+                for own in batches
+            ]
+        received: list[Any] = [None]
+        distributed.scatter_object_list(received, shares, src=0)
+        iteration.micro_batches, iteration.num_generated_tokens = received[0]
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Iteration,
+        batch_idx: int,
+    ) -> None:
+        """Give the engine the new policy and prove that it arrived."""
+        started = batch.durations_s.pop("train_started")
+        now = time.perf_counter()
+        batch.durations_s["train"] = now - started
+        self._push_weights(trainer, pl_module)
+        batch.durations_s["sync"] = time.perf_counter() - now
+
+    def _push_weights(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Version k is the policy after k optimizer steps."""
+        assert isinstance(pl_module, PolicyModule)
+        assert pl_module.policy is not None
+        weights = pl_module.policy.full_weights()
+        if not trainer.is_global_zero:
+            return
+        version = trainer.global_step
+        report = self._loop.run(self._engine.load_weights(weights, version=version))
+        expected = fingerprints(weights, dtype=self._engine.weights_dtype)
+        verify(expected, report, version=version)

