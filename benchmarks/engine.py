@@ -96,9 +96,7 @@ async def episodes(engine: TransformersEngine, sessions: int, *, keep: bool) -> 
     stop = tuple(range(0, VOCABULARY, 24))
     num_tokens, total_s = 0, 0.0
     for turn in range(6):
-        answers, elapsed_s = await call(
-            engine, prompts, max_tokens=64, stop=stop, seed=1000 * turn
-        )
+        answers, elapsed_s = await call(engine, prompts, max_tokens=64, stop=stop, seed=1000 * turn)
         total_s += elapsed_s
         num_tokens += sum(len(answer.token_ids) for answer in answers)
         prompts = [

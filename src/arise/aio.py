@@ -7,6 +7,7 @@ servers are bound to a loop, so there must be exactly one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -60,7 +61,9 @@ class EventLoopThread:
             if others:
                 await asyncio.wait(others, timeout=patience_s)
 
-        self.submit(settle()).result(patience_s + 5.0)
+        # A loop that does not answer must not hide the interrupt.
+        with contextlib.suppress(TimeoutError):
+            self.submit(settle()).result(patience_s + 5.0)
 
     def close(self) -> None:
         """Cancel what still runs, stop the loop and join its thread; safe to repeat."""
@@ -75,7 +78,9 @@ class EventLoopThread:
                 await asyncio.wait(others, timeout=10.0)
             await self._loop.shutdown_asyncgens()
 
-        self.submit(cancel_all()).result(15.0)
+        with contextlib.suppress(TimeoutError):
+            self.submit(cancel_all()).result(15.0)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=15.0)
-        self._loop.close()
+        if not self._thread.is_alive():  # else it ends with the process: it is a daemon
+            self._loop.close()

@@ -36,9 +36,9 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
         KeyboardInterrupt: Interrupted; a checkpoint of the last finished iteration exists.
     """
     validate(cfg)
-    _set_up_logging(quiet=cfg.quiet)
     OmegaConf.resolve(cfg)
-    tasks = _load_tasks(cfg.datamodule, cfg)
+    tasks = _load_tasks(cfg.datamodule)
+    _set_up_logging(quiet=cfg.quiet)
     _say(cfg, f"{len(tasks)} training tasks")
     run = Run(cfg, tasks, overrides=list(overrides))
     try:
@@ -52,7 +52,6 @@ class Run:
 
     def __init__(self, cfg: DictConfig, tasks: list[Task], *, overrides: list[str]) -> None:
         import torch
-        from hydra.utils import instantiate
         from lightning import seed_everything
 
         from arise.agents.orchestrator import Orchestrator
@@ -60,11 +59,11 @@ class Run:
         from arise.aio import EventLoopThread
 
         self.cfg = cfg
-        self.environments = instantiate(cfg.environment)
+        self.environments = _build(cfg.environment)
         self.environments.check()
         self.tasks = _require_supported(tasks, self.environments)
-        loader = instantiate(cfg.model.loader)
-        harness = instantiate(cfg.harness)
+        loader = _build(cfg.model.loader)
+        harness = _build(cfg.harness)
         renderer = ChatRenderer(loader.tokenizer(), observation_role=harness.observation_role)
         # The global generator initialises weights only; rollouts and sampler have their own.
         seed_everything(cfg.seed, workers=True, verbose=False)
@@ -73,10 +72,8 @@ class Run:
         self.folder: RunFolder = open_run_folder(cfg, overrides=overrides)
         self.loader = loader
         self.loop = EventLoopThread()
-        self.engine = instantiate(
-            cfg.engine,
-            model=loader.empty_model,
-            max_context_tokens=cfg.rollout.context_tokens,
+        self.engine = _build(
+            cfg.engine, model=loader.empty_model, max_context_tokens=cfg.rollout.context_tokens
         )
         self.orchestrator = Orchestrator(
             engine=self.engine,
@@ -89,7 +86,8 @@ class Run:
             deterministic=cfg.rollout.deterministic,
             seed=cfg.seed,
         )
-        self.curriculum = build_curriculum(cfg, self.tasks)
+        self.judge, rubrics, self.chat_models = _build_rubrics(cfg)
+        self.curriculum = _build_curriculum(cfg, self.tasks, rubrics)
 
     def fit(self) -> None:
         """Train to the configured step and say where everything is."""
@@ -180,7 +178,7 @@ class Run:
                 engine=self.engine,
                 orchestrator=self.orchestrator,
                 curriculum=self.curriculum,
-                judge=None,
+                judge=self.judge,
                 credit=CreditOptions(
                     rubric_weight=algorithm.rubric_weight,
                     std=algorithm.std,
@@ -192,7 +190,9 @@ class Run:
                 rollouts_per_task=cfg.rollout.rollouts_per_task,
                 micro_batch_tokens=algorithm.micro_batch_tokens,
             ),
-            CoEvolutionCallback(curriculum=self.curriculum),
+            CoEvolutionCallback(
+                loop=self.loop, curriculum=self.curriculum, models=self.chat_models
+            ),
         ]
         callbacks += self._evaluation()
         callbacks += [
@@ -210,7 +210,7 @@ class Run:
         evaluation = self.cfg.evaluation
         if evaluation.eval_interval is None:
             return []
-        tasks = _require_supported(_load_tasks(evaluation, self.cfg), self.environments)
+        tasks = _require_supported(_load_tasks(evaluation), self.environments)
         return [
             EvaluationCallback(
                 loop=self.loop,
@@ -224,20 +224,76 @@ class Run:
         ]
 
 
-def build_curriculum(cfg: DictConfig, tasks: Sequence[Task]) -> Any:
-    """Sampler and pool as configured, owned by one curriculum."""
-    raise NotImplementedError
-
-
-def _load_tasks(group: DictConfig, cfg: DictConfig) -> list[Task]:
-    """The corpus of a group: the user's folders, or what its generator writes."""
+def _build(node: DictConfig, **extra: Any) -> Any:
+    """The object that a `_target_` node describes, with what only the program can give."""
     from hydra.utils import instantiate
 
+    return instantiate(OmegaConf.to_container(node, resolve=True), **extra)
+
+
+def _build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Judge, pool with its life cycle, and the chat models behind them; nothing without rubrics."""
+    from arise.curriculum.curriculum import RubricParts
+    from arise.rubrics.diagnostics import EvidenceBuffer
+    from arise.rubrics.evolution import Evolution
+    from arise.rubrics.judge import Judge
+    from arise.rubrics.pool import RubricPool
+    from arise.rubrics.prompting import Prompts
+    from arise.rubrics.reflection import Reflection
+
+    rubrics = cfg.rubrics
+    if rubrics.mode == "none":
+        return None, None, ()
+    judge_model, reflection_model = _build(cfg.judge), _build(cfg.reflection)
+    prompts = Prompts()
+    pool = RubricPool(
+        max_pairs=rubrics.max_pairs,
+        max_new_pairs=rubrics.max_new_pairs,
+        max_text_chars=rubrics.max_text_chars,
+    )
+    parts = RubricParts(
+        pool=pool,
+        buffer=EvidenceBuffer(max_records=rubrics.max_records),
+        evolution=Evolution(
+            eta_low=rubrics.eta_low,
+            eta_high=rubrics.eta_high,
+            update_interval=rubrics.update_interval,
+        ),
+        reflection=Reflection(model=reflection_model, prompts=prompts),
+        inject_skills=rubrics.skills.inject,
+        is_frozen=rubrics.mode == "frozen",
+    )
+    judge = Judge(
+        model=judge_model,
+        prompts=prompts,
+        max_concurrency=rubrics.judge_concurrency,
+        rubrics_per_request=rubrics.rubrics_per_request,
+        trace_budget_tokens=rubrics.trace_budget_tokens,
+    )
+    return judge, parts, (judge_model, reflection_model)
+
+
+def _build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> Any:
+    """Sampler and pool as configured, owned by one curriculum."""
+    from arise.curriculum.curriculum import Curriculum
+    from arise.curriculum.factory import make_sampler
+
+    options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
+    return Curriculum(
+        sampler=make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options),
+        tasks_per_step=cfg.rollout.tasks_per_step,
+        seed=cfg.seed,
+        rubrics=rubrics,
+    )
+
+
+def _load_tasks(group: DictConfig) -> list[Task]:
+    """The corpus of a group: the user's folders, or what its generator writes."""
     from arise.tasks.corpus import load_corpus
 
     corpus = group.corpus
     if corpus is None:
-        corpus = str(instantiate(group.generator))
+        corpus = str(_build(group.generator))
     return load_corpus(corpus if isinstance(corpus, str) else list(corpus))
 
 
@@ -268,11 +324,19 @@ def _sampling(group: DictConfig) -> SamplingParams:
 
 
 def _set_up_logging(*, quiet: bool) -> None:
+    """Our own messages on the terminal; of the libraries, errors only."""
     import warnings
+
+    from transformers.utils import logging as transformers_logging
 
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("arise").setLevel(logging.WARNING if quiet else logging.INFO)
-    for noisy in ("lightning.pytorch", "lightning.fabric", "httpx", "transformers"):
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    # Lightning sets its own level when it is imported.
+    import lightning  # noqa: F401
+
+    for noisy in ("lightning.pytorch", "lightning.fabric", "httpx"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
 

@@ -44,7 +44,15 @@ def _say(message: str) -> None:
 
 
 def _explain(error: BaseException) -> str:
-    """Hydra's message, with its cause where that says more, and the quoting that values need."""
+    """Hydra's message, with its cause where that says more, and the quoting that values need.
+
+    A `ConfigError` from a constructor that Hydra called says it all.
+    """
+    inner = error.__cause__
+    while inner is not None:
+        if isinstance(inner, ConfigError):
+            return str(inner)
+        inner = inner.__cause__
     parts = [str(error).strip()]
     cause = error.__cause__
     if cause is not None and str(cause).strip() not in parts[0]:

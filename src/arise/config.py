@@ -116,6 +116,7 @@ class Rubrics:
     max_pairs: int = MISSING
     max_new_pairs: int = MISSING
     max_records: int = MISSING
+    max_text_chars: int = MISSING
     pool_path: str | None = MISSING
     judge_concurrency: int = MISSING
     rubrics_per_request: int | None = MISSING

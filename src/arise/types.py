@@ -26,7 +26,7 @@ class Capability(StrEnum):
 class Outcome(StrEnum):
     """A judge's valid answer y_ij for one rubric. A missing answer is *invalid*, never `FAIL`."""
 
-    PASS = "pass"  # noqa: S105
+    PASS = "pass"
     FAIL = "fail"
     NOT_APPLICABLE = "not_applicable"
 
@@ -208,9 +208,7 @@ class Trajectory:
         """The token sequences to train on: one per unbroken history."""
         starts = [i for i, turn in enumerate(self.turns) if i == 0 or turn.starts_row]
         ends = [*starts[1:], len(self.turns)][: len(starts)]
-        return tuple(
-            _row(self.turns[start:end]) for start, end in zip(starts, ends, strict=True)
-        )
+        return tuple(_row(self.turns[start:end]) for start, end in zip(starts, ends, strict=True))
 
 
 def _row(turns: tuple[Turn, ...]) -> TokenRow:
@@ -353,6 +351,7 @@ class Iteration:
         micro_batches: This rank's packed rows (`arise.algorithms.packing.PackedBatch`).
         metrics: Scalars by TensorBoard name.
         durations_s: Seconds by phase.
+        started_at: `time.perf_counter()` at the draw. Filled by the data module.
     """
 
     index: int
@@ -366,6 +365,7 @@ class Iteration:
     micro_batches: list[Any] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     durations_s: dict[str, float] = field(default_factory=dict)
+    started_at: float = 0.0
 
     @property
     def tasks(self) -> list[Task]:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.errors import ConfigError
 
@@ -30,7 +30,7 @@ _CHOICES = {
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "algorithm.rubric_weight": (0, 1, True, True),
     "algorithm.epsilon": (0, 1, False, False),
-    "algorithm.length_alpha": (0, 1, True, True),
+    "algorithm.length_alpha": (0, 1, True, False),
     "algorithm.length_threshold_tokens": (0, float("inf"), True, False),
     "algorithm.dual_clip": (1, float("inf"), False, False),
     "algorithm.ratio_low": (0, 1, True, False),
@@ -44,6 +44,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rollout.context_tokens": (1, float("inf"), True, False),
     "rollout.temperature": (0, float("inf"), False, False),
     "rollout.agent_timeout_s": (0, float("inf"), False, False),
+    "rollout.max_in_flight": (1, float("inf"), True, False),
     "curriculum.min_discovery_probability": (0, 1, True, True),
     "curriculum.pair_quota": (0, 1, False, True),
     "curriculum.gamma_obs": (0, 1, True, True),
@@ -56,9 +57,21 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.max_new_pairs": (0, float("inf"), True, False),
     "rubrics.max_records": (1, float("inf"), True, False),
     "rubrics.judge_concurrency": (1, float("inf"), True, False),
+    "rubrics.rubrics_per_request": (1, float("inf"), True, False),
+    "rubrics.trace_budget_tokens": (1, float("inf"), True, False),
+    "model.logprob_chunk_tokens": (1, float("inf"), True, False),
+    "engine.max_sessions": (1, float("inf"), True, False),
     "harness.max_turns": (1, float("inf"), True, False),
     "harness.max_output_tokens": (1, float("inf"), True, False),
+    "harness.command_timeout_s": (0, float("inf"), False, False),
+    "harness.max_observation_chars": (1, float("inf"), True, False),
     "evaluation.attempts_per_task": (1, float("inf"), True, False),
+    "evaluation.eval_interval": (1, float("inf"), True, False),
+    "evaluation.temperature": (0, float("inf"), True, False),
+    "evaluation.top_p": (0, 1, False, True),
+    "evaluation.top_k": (0, float("inf"), True, False),
+    "callbacks.checkpoint.every_steps": (1, float("inf"), True, False),
+    "callbacks.checkpoint.keep_last": (0, float("inf"), True, False),
     "trainer.max_steps": (1, float("inf"), True, False),
     "trainer.devices": (1, float("inf"), True, False),
 }
@@ -145,6 +158,9 @@ def _chat_model(cfg: DictConfig, group: str) -> Iterator[str]:
 def _tasks(cfg: DictConfig) -> Iterator[str]:
     for group in ("datamodule", "evaluation"):
         corpus = cfg[group].corpus
+        if corpus is not None and not isinstance(corpus, str | ListConfig):
+            yield f"{group}.corpus = {corpus!r} is not a folder or a list of folders"
+            continue
         folders = [corpus] if isinstance(corpus, str) else list(corpus or ())
         for folder in folders:
             if not Path(folder).is_dir():
@@ -156,6 +172,12 @@ def _tasks(cfg: DictConfig) -> Iterator[str]:
                 )
         if group == "datamodule" and not folders and cfg[group].generator is None:
             yield "datamodule.corpus is empty; give a folder of tasks, or datamodule=shellworld"
+    has_evaluation_tasks = cfg.evaluation.corpus or cfg.evaluation.generator is not None
+    if cfg.evaluation.eval_interval is not None and not has_evaluation_tasks:
+        yield (
+            "evaluation.corpus is empty but evaluation.eval_interval = "
+            f"{cfg.evaluation.eval_interval}; give a folder of tasks, or evaluation=none"
+        )
 
 
 def _model(cfg: DictConfig) -> Iterator[str]:

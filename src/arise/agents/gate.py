@@ -8,11 +8,14 @@ repeatable bit for bit. Otherwise a batch is dispatched whenever the engine is f
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from arise.errors import InferenceError
 from arise.inference.base import Completion, Engine, GenerationRequest
 
 Session = tuple[int, int]
+
+log = logging.getLogger(__name__)
 
 
 class GenerationGate:
@@ -57,31 +60,45 @@ class GenerationGate:
             self._waiting.pop(request.session, None)
 
     def _dispatch(self) -> None:
-        is_due = self._waiting and (not self._lockstep or self._waiting.keys() >= self._live)
-        if self._batch is None and is_due:
+        if self._batch is None and self._is_due():
             self._batch = asyncio.get_running_loop().create_task(self._run_batch())
+
+    def _is_due(self) -> bool:
+        return bool(self._waiting) and (not self._lockstep or self._waiting.keys() >= self._live)
 
     async def _run_batch(self) -> None:
         # One turn of the loop lets every episode that is ready join this batch.
         await asyncio.sleep(0)
+        if not self._is_due():  # episodes were cancelled or admitted meanwhile
+            self._batch = None
+            return
         calls = [self._waiting[session] for session in sorted(self._waiting)]
         self._waiting.clear()
+        answers: list[Completion | InferenceError] = []
         try:
-            answers = await self._engine.generate([request for request, _ in calls])
-        except InferenceError as error:
-            answers = [error] * len(calls)
-        except BaseException as error:
-            for _, future in calls:
-                if not future.done():
-                    future.set_exception(InferenceError(f"the engine failed: {error!r}"))
-            raise
+            answers = await self._ask([request for request, _ in calls])
         finally:
             self._batch = None
-        for (_, future), answer in zip(calls, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, InferenceError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            # Nobody may wait for ever, not even if this batch was cancelled.
+            missing = [InferenceError("the engine was stopped")] * (len(calls) - len(answers))
+            for (_, future), answer in zip(calls, [*answers, *missing], strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, InferenceError):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
         self._dispatch()
+
+    async def _ask(self, requests: list[GenerationRequest]) -> list[Completion | InferenceError]:
+        try:
+            answers = await self._engine.generate(requests)
+        except InferenceError as error:
+            return [error] * len(requests)
+        except Exception as error:
+            log.exception("the engine failed unexpectedly")
+            return [InferenceError(f"the engine failed: {error!r}")] * len(requests)
+        if len(answers) != len(requests):
+            error = InferenceError(f"asked for {len(requests)} answers, got {len(answers)}")
+            return [error] * len(requests)
+        return answers

@@ -18,7 +18,7 @@ from arise.agents.recording import PolicySession
 from arise.agents.rendering import ChatRenderer
 from arise.environments.base import Environment, EnvironmentFactory
 from arise.environments.verifier import verify
-from arise.errors import InferenceError, SandboxError, VerifierError, one_line
+from arise.errors import ConfigError, InferenceError, SandboxError, VerifierError, one_line
 from arise.inference.base import Engine, SamplingParams
 from arise.types import (
     FailureKind,
@@ -70,7 +70,7 @@ class Orchestrator:
         harness: Drives the agent loop.
         renderer: Token-exact chat rendering.
         context_tokens: Most tokens of an episode.
-        max_in_flight: Most episodes at once; `None` runs all of them.
+        max_in_flight: Most sandboxes at once; `None` runs all episodes together.
         default_timeout_s: Wall-clock limit of an episode whose task gives none.
         deterministic: Lockstep generation.
         seed: The run's seed.
@@ -115,6 +115,9 @@ class Orchestrator:
 
         Returns:
             One group per task, in the order of `plan.tasks`.
+
+        Raises:
+            ConfigError: An episode showed that the configuration is impossible.
         """
         self.num_finished = 0
         gate = GenerationGate(self._engine, lockstep=self._deterministic)
@@ -125,25 +128,32 @@ class Orchestrator:
         ]
         slots: dict[tuple[int, int], Trajectory | RolloutFailure] = {}
         limit = self._max_in_flight or max(1, len(queue))
+        # Grading needs the sandbox still, when the next episode is already admitted.
+        sandboxes = asyncio.Semaphore(limit)
         waiting = iter(queue)
 
-        async with asyncio.TaskGroup() as group:
-
-            def admit() -> None:
-                session = next(waiting, None)
-                if session is not None:
-                    gate.enter(session)
-                    group.create_task(play(session))
-
-            async def play(session: tuple[int, int]) -> None:
+        async def play(session: tuple[int, int], admit: Callable[[], None]) -> None:
+            async with sandboxes:
                 result = await self._episode(plan, session, gate, admit)
-                slots[session] = result
-                if on_trajectory is not None and isinstance(result, Trajectory):
-                    await on_trajectory(session[0], result)
-                self.num_finished += 1
+            slots[session] = result
+            if on_trajectory is not None and isinstance(result, Trajectory):
+                await on_trajectory(session[0], result)
+            self.num_finished += 1
 
-            for _ in range(limit):
-                admit()
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def admit() -> None:
+                    session = next(waiting, None)
+                    if session is not None:
+                        gate.enter(session)
+                        group.create_task(play(session, admit))
+
+                for _ in range(limit):
+                    admit()
+        except BaseExceptionGroup as errors:
+            # The first one tells what is wrong; the others were cancelled or say the same.
+            raise errors.exceptions[0] from errors
         return [
             TrajectoryGroup(
                 task=task,
@@ -162,18 +172,22 @@ class Orchestrator:
         """One episode from sandbox to reward; never raises for a fault of infrastructure."""
         index, rollout = session
         task = plan.tasks[index]
-        environment = self._environments.create(task, name=f"{index}-{rollout}")
+        environment: Environment | None = None
         try:
             try:
+                environment = self._environments.create(task, name=f"{index}-{rollout}")
                 trajectory = await self._play(plan, session, gate, environment)
             finally:
                 # The newcomer is admitted first: in lockstep the next batch must wait for it.
-                admit()
+                if not _is_cancelled():
+                    admit()
                 gate.leave(session)
             started = time.perf_counter()
             reward = await verify(environment, task)
             durations = {**trajectory.durations_s, "verify": time.perf_counter() - started}
             return replace(trajectory, task_reward=reward, durations_s=durations)
+        except ConfigError:
+            raise
         except (InferenceError, SandboxError, VerifierError) as error:
             kind = next(kind for type_, kind in _KINDS if isinstance(error, type_))
             return self._failure(task, rollout, kind, error)
@@ -190,9 +204,17 @@ class Orchestrator:
         log.warning("rollout %s/%d lost (%s): %s", task.id, rollout, kind, message)
         return RolloutFailure(task_id=task.id, rollout=rollout, kind=kind, message=message)
 
-    async def _clean_up(self, session: tuple[int, int], environment: Environment) -> None:
-        await environment.stop()
-        await self._engine.release(session)
+    async def _clean_up(self, session: tuple[int, int], environment: Environment | None) -> None:
+        """Remove what the episode held; a graded trajectory is not lost because that fails."""
+        try:
+            if environment is not None:
+                await environment.stop()
+        except Exception:
+            log.exception("the sandbox of episode %d-%d was not removed", *session)
+        try:
+            await self._engine.release(session)
+        except InferenceError as error:
+            log.warning("the engine did not release episode %d-%d: %s", *session, error)
 
     async def _play(
         self,
@@ -233,3 +255,9 @@ class Orchestrator:
             instruction=task.instruction,
             durations_s={"start": ready - started, "agent": time.perf_counter() - ready},
         )
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task is being cancelled from outside (a time limit is not)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

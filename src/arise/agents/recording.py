@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arise.agents.rendering import ChatRenderer
-from arise.errors import InferenceError
+from arise.errors import ConfigError, InferenceError
 from arise.inference.base import Completion, GenerationRequest, SamplingParams
 from arise.types import FinishReason, InjectedSkill, Turn
 
@@ -70,9 +70,20 @@ class PolicySession:
         self._added: tuple[int, ...] = ()
 
     def begin(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Start the conversation with system and user messages."""
+        """Start the conversation with system and user messages.
+
+        Raises:
+            ConfigError: With skills in it, the prompt leaves no room for a reply: skills are never
+                cut.
+        """
         self._added = self._renderer.start(messages)
         self._history = list(self._added)
+        if self.skills and len(self._added) >= self._context_tokens:
+            raise ConfigError(
+                f"rollout.context_tokens = {self._context_tokens} leaves no room for a reply: the "
+                f"first prompt, with {len(self.skills)} active skills, has {len(self._added)} "
+                "tokens; raise rollout.context_tokens or lower rubrics.max_pairs"
+            )
 
     async def reply(self, *, max_tokens: int) -> Reply:
         """Generate the next reply and record it as a turn.
@@ -124,13 +135,13 @@ class PolicySession:
         limit = FinishReason.CONTEXT_LIMIT if is_context else FinishReason.OUTPUT_LIMIT
         return Reply(text=turn.text, limit=limit)
 
-    def observe(
-        self, observation: str, *, action: str | None = None, exit_code: int | None = None
-    ) -> None:
+    def act(self, action: str) -> None:
+        """Record the command of the last reply before it runs: it may outlive the episode."""
+        self.turns[-1] = replace(self.turns[-1], action=action)
+
+    def observe(self, observation: str, *, exit_code: int | None = None) -> None:
         """Record what the environment answered to the last reply and append it to the history."""
         last = self.turns[-1]
-        self.turns[-1] = replace(
-            last, observation=observation, action=action, exit_code=exit_code
-        )
+        self.turns[-1] = replace(last, observation=observation, exit_code=exit_code)
         self._added = self._renderer.extend(observation, last_token_id=last.token_ids[-1])
         self._history += self._added

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arise.errors import ConfigError
+from arise.llm.text import clean_text
 
 _MARKS = ("arisemarkalpha", "arisemarkbeta", "arisemarkgamma")
 _KEY = "model.loader.chat_template"
@@ -25,12 +26,15 @@ class ChatRenderer:
         tokenizer: A transformers tokenizer with a chat template.
         observation_role: Role of tool output, `"user"` or `"tool"`; the template must know it.
 
+    Attributes:
+        stop_token_ids: Tokens that end a reply, sorted.
+
     Raises:
         ConfigError: The template is missing, fails, or drops or repeats a message.
 
     Example:
         >>> prompt = renderer.start([{"role": "user", "content": "list files"}])
-        >>> more = renderer.extend("a.txt", ended=True)   # after generated tokens that end
+        >>> more = renderer.extend("a.txt", last_token_id=reply_ids[-1])
     """
 
     def __init__(self, tokenizer: Any, *, observation_role: str) -> None:
@@ -42,6 +46,7 @@ class ChatRenderer:
         before, after = self._learn_glue(observation_role)
         self._glue_before = self._encode(before, special=True)
         self._glue_after = self._encode(after, special=True)
+        self.stop_token_ids = self._find_stop_tokens()
 
     def _learn_glue(self, role: str) -> tuple[str, str]:
         """What the template writes between a reply and an observation, and after it."""
@@ -77,7 +82,7 @@ class ChatRenderer:
         if not text:
             return ()
         encoded = self._tokenizer(
-            _valid_unicode(text), add_special_tokens=False, split_special_tokens=not special
+            clean_text(text), add_special_tokens=False, split_special_tokens=not special
         )
         return tuple(encoded["input_ids"])
 
@@ -86,7 +91,11 @@ class ChatRenderer:
 
         Args:
             messages: System and user messages; at most three.
+
+        Raises:
+            ConfigError: The template refuses, drops or repeats one of them.
         """
+        assert len(messages) <= len(_MARKS)
         marked = [
             {"role": message["role"], "content": mark}
             for message, mark in zip(messages, _MARKS, strict=False)
@@ -123,18 +132,16 @@ class ChatRenderer:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of generated tokens without special tokens."""
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        # Clean-up would rewrite commands: "ls ." to "ls.".
+        text = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return str(text)
 
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a reply: the template's end-of-turn token and the tokenizer's."""
+    def _find_stop_tokens(self) -> tuple[int, ...]:
+        """The template's end-of-turn token and the tokenizer's."""
         ids = [self._tokenizer.eos_token_id]
         first = self._glue_before[:1]
         if first and first[0] in self._tokenizer.all_special_ids:
             ids.append(first[0])
         return tuple(sorted({token_id for token_id in ids if token_id is not None}))
-
-
-def _valid_unicode(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer or file can encode."""
-    return text.encode("utf-8", "replace").decode("utf-8")

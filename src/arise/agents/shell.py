@@ -10,16 +10,30 @@ from arise.environments.base import Environment, ExecResult
 from arise.errors import ConfigError
 from arise.types import FinishReason, Task
 
-_FENCE = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+# A block of any language, closed by a fence on a line of its own or by the end of the reply.
+_BLOCK = re.compile(
+    r"^[ \t]*```([^`\n]*)\n(.*?)(?:^[ \t]*```[ \t]*$|```\s*\Z)", re.DOTALL | re.MULTILINE
+)
+_LANGUAGES = ("", "bash", "sh", "shell")
+_THINKING = re.compile(r"\A.*?</think>[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-def clip(text: str, limit: int) -> str:
-    """Keep head and tail of a long text and say how much is missing between them."""
+def clip(text: str, limit: int, *, dropped_bytes: int = 0) -> str:
+    """Keep head and tail of a long text and say how much is missing between them.
+
+    Args:
+        text: The text; a line in its middle may say that bytes were dropped before.
+        limit: Characters to keep.
+        dropped_bytes: How many those were; said again if that line is cut out.
+    """
     if len(text) <= limit:
         return text
     tail = limit // 2
     head = limit - tail
-    return f"{text[:head]}\n[{len(text) - limit} characters left out]\n{text[len(text) - tail :]}"
+    missing = f"{len(text) - limit} characters"
+    if dropped_bytes:
+        missing += f" and {dropped_bytes} bytes"
+    return f"{text[:head]}\n[{missing} left out]\n{text[len(text) - tail :]}"
 
 
 class ShellAgent:
@@ -28,7 +42,7 @@ class ShellAgent:
     Args:
         system_prompt: First message; active skills are appended to it.
         action_format: `"raw"`: the whole reply is the command; `"fenced"`: it stands in exactly
-            one Markdown code block.
+            one Markdown code block with the language bash, sh, shell or none.
         submit: The command that ends the episode.
         max_turns: Most replies in an episode.
         max_output_tokens: Most tokens in a reply.
@@ -49,9 +63,17 @@ class ShellAgent:
         max_observation_chars: int,
         observation_role: str,
     ) -> None:
-        for key, value in (("max_turns", max_turns), ("max_output_tokens", max_output_tokens)):
+        for key, value in (
+            ("max_turns", max_turns),
+            ("max_output_tokens", max_output_tokens),
+            ("max_observation_chars", max_observation_chars),
+        ):
             if value < 1:
                 raise ConfigError(f"harness.{key} = {value} must be at least 1")
+        if not command_timeout_s > 0:
+            raise ConfigError(f"harness.command_timeout_s = {command_timeout_s} must be above 0")
+        if not submit.strip():
+            raise ConfigError("harness.submit is empty; it must be a command such as submit")
         if action_format not in ("raw", "fenced"):
             raise ConfigError(
                 f"harness.action_format = {action_format!r} is not one of raw, fenced"
@@ -83,20 +105,24 @@ class ShellAgent:
             if command is None:
                 session.observe(self._explain_format())
             elif command == self._submit:
-                session.observe("", action=command)
+                session.act(command)
                 return FinishReason.SUBMITTED
             else:
+                session.act(command)
                 result = await environment.exec(command, timeout_s=self._command_timeout_s)
-                session.observe(
-                    self.describe(result), action=command, exit_code=result.exit_code
-                )
+                session.observe(self.describe(result), exit_code=result.exit_code)
         return FinishReason.TURN_LIMIT
 
     def parse(self, text: str) -> str | None:
-        """The command in a reply; `None` if there is not exactly one."""
+        """The command in a reply, after any thinking; `None` if there is not exactly one."""
+        text = _THINKING.sub("", text, count=1)
         if self._action_format == "raw":
             return text.strip() or None
-        blocks = [block.strip() for block in _FENCE.findall(text)]
+        blocks = [
+            block.strip()
+            for language, block in _BLOCK.findall(text)
+            if language.strip().lower() in _LANGUAGES
+        ]
         return blocks[0] if len(blocks) == 1 and blocks[0] else None
 
     def _explain_format(self) -> str:
@@ -109,7 +135,11 @@ class ShellAgent:
 
     def describe(self, result: ExecResult) -> str:
         """The observation: output, after the exit code if the command did not succeed."""
-        output = clip(result.output.rstrip("\n"), self._max_observation_chars)
+        output = clip(
+            result.output.rstrip("\n"),
+            self._max_observation_chars,
+            dropped_bytes=result.dropped_bytes,
+        )
         if result.timed_out:
             head = f"[timed out after {self._command_timeout_s:g} s]"
         elif result.exit_code != 0:

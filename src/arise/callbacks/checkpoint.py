@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -14,7 +15,9 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from arise.errors import ConfigError
-from arise.runs.folder import checkpoint_name, complete_checkpoints
+from arise.runs.folder import checkpoint_name, checkpoint_step, complete_checkpoints
+
+log = logging.getLogger(__name__)
 
 
 class StepCheckpoint(Checkpoint):
@@ -43,6 +46,18 @@ class StepCheckpoint(Checkpoint):
         self._every_steps = every_steps
         self._keep_last = keep_last
         self._interrupts = _DeferredInterrupts()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove checkpoints later than the one this run goes on from.
+
+        Their iterations are about to be done again, perhaps with other settings; left there, they
+        would be taken for this run's.
+        """
+        if trainer.is_global_zero:
+            for path in complete_checkpoints(self._folder.parent):
+                if checkpoint_step(path) > trainer.global_step:
+                    log.warning("%s is removed: the run goes on from before it", path)
+                    shutil.rmtree(path)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

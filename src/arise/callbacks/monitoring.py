@@ -35,12 +35,13 @@ def rollout_metrics(iteration: Iteration) -> dict[str, float]:
     metrics |= {
         "reward/pass_rate": sum(t.is_success for t in survivors) / count,
         "reward/task_mean": statistics.fmean(t.task_reward for t in survivors),
-        "reward/shaped_mean": statistics.fmean(shaped),
         "rollout/turns_mean": statistics.fmean(turns),
         "rollout/generated_tokens_mean": statistics.fmean(tokens),
         "rollout/generated_tokens_max": float(max(tokens)),
         "rollout/rows": float(sum(len(t.rows) for t in survivors)),
     }
+    if shaped:
+        metrics["reward/shaped_mean"] = statistics.fmean(shaped)
     metrics |= {f"rollout/finish_{r}_share": finished[r] / count for r in FinishReason}
     with_survivors = [group for group in groups if group.trajectories]
     for name, wanted in (("all_fail", False), ("all_pass", True)):
@@ -48,14 +49,12 @@ def rollout_metrics(iteration: Iteration) -> dict[str, float]:
             all(t.is_success is wanted for t in group.trajectories) for group in with_survivors
         )
         metrics[f"reward/{name}_group_share"] = uniform / len(with_survivors)
-    metrics["reward/zero_advantage_group_share"] = _zero_advantage_share(iteration)
-    return metrics
-
-
-def _zero_advantage_share(iteration: Iteration) -> float:
     rows = [[a for a in row if a is not None] for row in iteration.advantages]
     rows = [row for row in rows if row]
-    return sum(not any(row) for row in rows) / len(rows)
+    if rows:
+        silent = sum(not any(row) for row in rows)
+        metrics["reward/zero_advantage_group_share"] = silent / len(rows)
+    return metrics
 
 
 class MonitoringCallback(Callback):
@@ -68,13 +67,6 @@ class MonitoringCallback(Callback):
     def __init__(self, *, curriculum: Curriculum) -> None:
         self._curriculum = curriculum
         self._process = psutil.Process()
-        self._started = 0.0
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Iteration, batch_idx: int
-    ) -> None:
-        """Start the iteration's clock."""
-        self._started = time.perf_counter()
 
     def on_train_batch_end(
         self,
@@ -87,7 +79,7 @@ class MonitoringCallback(Callback):
         """Complete the iteration's metrics and log them."""
         if not trainer.is_global_zero:
             return
-        batch.durations_s["iteration"] = time.perf_counter() - self._started
+        batch.durations_s["iteration"] = time.perf_counter() - batch.started_at
         batch.metrics |= rollout_metrics(batch)
         batch.metrics |= self._curriculum.metrics()
         batch.metrics |= {f"time/{name}_s": s for name, s in batch.durations_s.items()}

@@ -9,6 +9,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 
 from arise.curriculum.curriculum import Curriculum
+from arise.llm.text import clean_text
 from arise.runs.folder import RunFolder
 from arise.runs.records import slot_records, trajectory_file, write_records
 from arise.types import Iteration
@@ -57,7 +58,7 @@ class RecorderCallback(Callback):
         if events:
             with self._folder.pool_log.open("a", encoding="utf-8") as log:
                 for event in events:
-                    log.write(json.dumps(event, ensure_ascii=False) + "\n")
+                    log.write(clean_text(json.dumps(event, ensure_ascii=False)) + "\n")
 
 
 def truncate_events(path: Path, step: int) -> None:
@@ -65,7 +66,9 @@ def truncate_events(path: Path, step: int) -> None:
     if not path.is_file():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    # Not splitlines(): texts may hold other characters that it takes for line ends. A line that
+    # was cut off may end inside a character.
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             event = json.loads(line)
         except json.JSONDecodeError:

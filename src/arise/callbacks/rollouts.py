@@ -176,5 +176,5 @@ class RolloutCallback(Callback):
             return
         version = trainer.global_step
         report = self._loop.run(self._engine.load_weights(weights, version=version))
-        expected = fingerprints(weights, dtype=self._engine.weights_dtype)
+        expected = fingerprints(weights, dtype=self._engine.dtype)
         verify(expected, report, version=version)

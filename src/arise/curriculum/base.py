@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from arise.curriculum.ledger import TaskLedger
 from arise.curriculum.task_table import TaskTable
 from arise.errors import ConfigError
 from arise.types import Capability, Outcome, SampledTask, Task
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,11 @@ class Sampler(Protocol):
     `draw`, `observe`, `state_dict`, `load_state_dict` and `metrics` are the five verbs. `add_pair`
     and `forget` tell of the pool, which a sampler may ignore.
     """
+
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """Ids of the tasks that are set aside for the run, sorted."""
+        ...
 
     def draw(self, num_tasks: int, exclude: Collection[str] = ()) -> list[SampledTask]:
         """Draw a batch of distinct tasks.
@@ -130,6 +138,11 @@ class TaskSampler:
         self._version = 0
         self._last_reasons: Counter[str] = Counter()
 
+    @property
+    def quarantined(self) -> tuple[str, ...]:
+        """Ids of the tasks that are set aside for the run, sorted."""
+        return self.ledger.quarantined
+
     def draw(self, num_tasks: int, exclude: Collection[str] = ()) -> list[SampledTask]:
         """Draw a batch of distinct tasks; see `Sampler.draw`."""
         samples = self._choose(num_tasks, self.ledger.available(exclude))
@@ -161,6 +174,8 @@ class TaskSampler:
         """See `Sampler.state_dict`."""
         return {
             "kind": self.kind,
+            "num_tasks": len(self._table),
+            "task_digest": self._table.digest,
             "version": self._version,
             "generator": self._generator.bit_generator.state,
             "ledger": self.ledger.state_dict(),
@@ -173,6 +188,13 @@ class TaskSampler:
                 f"the saved state is of the sampler {state.get('kind')!r}, but "
                 f"curriculum.sampler is {self.kind!r}: resume with the sampler it was saved with"
             )
+        if state["task_digest"] != self._table.digest:
+            _log.warning(
+                "the training set is another one than in the saved state (%d tasks then, %d now): "
+                "evidence goes on by task id, new tasks start without any",
+                state["num_tasks"],
+                len(self._table),
+            )
         self._version = state["version"]
         self._generator.bit_generator.state = state["generator"]
         self.ledger.load_state_dict(state["ledger"])
@@ -180,7 +202,7 @@ class TaskSampler:
     def metrics(self) -> dict[str, float]:
         """See `Sampler.metrics`."""
         return {
-            "sampler/num_quarantined": float(len(self.ledger.quarantined)),
+            "sampler/num_quarantined": float(len(self.quarantined)),
             "sampler/draw_entropy": self.ledger.draw_entropy(),
         }
 

@@ -28,9 +28,7 @@ def check_decay(*, gamma_obs: float, gamma_unobs: float) -> None:
     if not 0.0 <= gamma_obs <= 1.0:
         raise ConfigError(f"curriculum.gamma_obs must be in [0, 1]: {gamma_obs}")
     if not 0.0 < gamma_unobs <= 1.0:
-        raise ConfigError(
-            f"curriculum.gamma_unobs must be in (0, 1]: {gamma_unobs}"
-        )
+        raise ConfigError(f"curriculum.gamma_unobs must be in (0, 1]: {gamma_unobs}")
 
 
 def group_evidence(
@@ -82,9 +80,7 @@ class Evidence:
         2.996002
     """
 
-    def __init__(
-        self, tags: Sequence[str], *, gamma_obs: float, gamma_unobs: float
-    ) -> None:
+    def __init__(self, tags: Sequence[str], *, gamma_obs: float, gamma_unobs: float) -> None:
         """Start without rubrics.
 
         Args:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -57,6 +59,11 @@ class TaskTable:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the sorted ids: whether two task sets are the same."""
+        return hashlib.sha256("\n".join(sorted(self.position)).encode()).hexdigest()
 
     def rows_of(self, position: int) -> NDArray[np.int32]:
         """Rows of the tags of the task at `position`, int32[num_tags of the task]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,8 +61,13 @@ class TaskDataModule(LightningDataModule):
     def next_iteration(self) -> Iteration:
         """Draw the iteration that the trainer's step counter says comes next."""
         assert self.trainer is not None
-        step = self.trainer.global_step
-        return self.curriculum.draw(step) if self.trainer.is_global_zero else Iteration(index=step)
+        step, started_at = self.trainer.global_step, time.perf_counter()
+        if self.trainer.is_global_zero:
+            iteration = self.curriculum.draw(step)
+        else:
+            iteration = Iteration(index=step)
+        iteration.started_at = started_at
+        return iteration
 
     def state_dict(self) -> dict[str, Any]:
         """The curriculum as it was before the draw of an iteration that is not finished."""

@@ -13,11 +13,12 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arise.types import EnvironmentSpec
+
 DEFAULT_WORKDIR = "/app"
+_COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _IGNORED = frozenset({"LABEL", "MAINTAINER", "EXPOSE", "CMD", "STOPSIGNAL"})
-_READ_ONLY = (
-    "usr bin sbin lib lib32 lib64 libx32 etc dev proc sys run tests logs".split()  # noqa: SIM905
-)
+_READ_ONLY = "usr bin sbin lib lib32 lib64 libx32 etc dev proc sys run tests logs".split()
 _ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz|tbz2?|txz)$")
 _VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
@@ -54,6 +55,24 @@ class BuildPlan:
     workdir: str = DEFAULT_WORKDIR
     env: dict[str, str] = field(default_factory=dict)
     files: list[CopiedFile] = field(default_factory=list)
+
+
+def plan_environment(spec: EnvironmentSpec) -> BuildPlan:
+    """Interpret the task's build context.
+
+    Raises:
+        NeedsDockerError: It cannot be had in bubblewrap.
+    """
+    if spec.gpus > 0:
+        raise NeedsDockerError(f"gpus = {spec.gpus}")
+    if spec.network:
+        raise NeedsDockerError("network access")
+    context = spec.context
+    if context is not None and any((context / name).is_file() for name in _COMPOSE):
+        raise NeedsDockerError("docker-compose")
+    if spec.docker_image and not (context is not None and (context / "Dockerfile").is_file()):
+        raise NeedsDockerError(f"the image {spec.docker_image}")
+    return plan_build(context, spec.workdir)
 
 
 def plan_build(context: Path | None, workdir: str | None) -> BuildPlan:

@@ -31,9 +31,11 @@ _ETC = (
 ).split()
 _ETC_PATTERNS = ("java*", "python3*", "R")
 
+# In an agent's session the files 3, 4 and 5 are: commands, replies, channel. What its first
+# process runs comes through the channel, so that a list of processes is always the same.
 SUPERVISOR = r"""
 umask 022
-control=$1 status=$2 commands=$3 replies=$4 channel=$5 uid=$6 agent=$7; shift 7
+control=$1 status=$2 commands=$3 replies=$4 channel=$5 uid=$6; shift 6
 session=("$@")
 mkdir -p /tmp /disk/root/{tmp,app,root,home,opt,srv,mnt,media,var/{tmp,log,lib,cache},sys,tests} \
   /disk/logs/{agent,verifier,artifacts} /trusted/{tests,verifier} || exit 1
@@ -45,17 +47,17 @@ printf 'root:x:0:\nagent:x:%s:\n' "$uid" >/etc/group
 printf '127.0.0.1 localhost sandbox\n' >/etc/hosts
 printf 'passwd: files\ngroup: files\nhosts: files\n' >/etc/nsswitch.conf
 say() { printf '%s\n' "$*" >&"$status"; }
-while IFS= read -r -u "$control" verb argument; do
+while IFS=' ' read -r -u "$control" verb argument; do
   case $verb in
   files)
     tar -xpf - -C /disk/root <&"$channel" && say ok || say failed ;;
   agent)
-    IFS= read -r -d '' -u "$channel" prelude
     chmod 755 /disk/root
-    ( exec {control}<&- {status}>&-
+    ( exec 3<&"$commands" 4>&"$replies" 5<&"$channel"
+      exec {control}<&- {status}>&- {commands}<&- {replies}>&- {channel}<&-
       exec "${session[@]}" --size 4096 --tmpfs /tests --remount-ro /tests \
         --size 4096 --tmpfs /logs/verifier --remount-ro /logs/verifier -- /usr/bin/bash --norc \
-        --noprofile -c "$agent" bash "$commands" "$replies" "$channel" "$prelude" </dev/null )
+        --noprofile -c 'IFS= read -r -d "" -u 5 script; eval "$script"' </dev/null )
     say ended "$?" ;;
   tests)
     IFS= read -r -d '' -u "$channel" script

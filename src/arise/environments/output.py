@@ -97,6 +97,12 @@ class OutputReader:
             self._resume.cancel()
             self._continue()
 
+    def capture(self, max_bytes: int) -> None:
+        """Capture what comes next with another cap, until `take`; what came so far is dropped."""
+        self.take()
+        self._captured = CappedOutput(max_bytes)
+        self.hurry()
+
     def take(self) -> CappedOutput:
         """What was printed since the last call, including what still lies in the pipe."""
         self._drain()

@@ -36,22 +36,18 @@ _STATE = "/run/shell-state"
 # On one line, so that bash numbers the lines of the agent's command from 1.
 _RUNNER = (
     f". {_STATE} 2>/dev/null; "
-    'IFS= read -r -d "" -u @CHANNEL@ __arise_command; exec @CHANNEL@<&-; '
+    'IFS= read -r -d "" -u 5 __arise_command; exec 5<&-; '
     f"""trap '{{ export -p; printf "cd -- %q\\n" "$PWD"; }} >{_STATE} 2>/dev/null' EXIT; """
     'eval "unset -v __arise_command; $__arise_command"'
 )
 
 _AGENT = r"""
-exec 2>/dev/null
-commands=$1 replies=$2 channel=$3 runner=@RUNNER@
-eval "$4"
 trap : INT QUIT TERM HUP
-printf '%s ready\n' "$epoch" >&"$replies"
-while IFS=' ' read -r -u "$commands" wanted nonce; do
+printf '%s ready\n' "$epoch" >&4
+while IFS=' ' read -r -u 3 wanted nonce; do
   [[ $wanted == "$epoch" ]] || continue
-  ( exec {commands}<&- {replies}>&- 2>&1
-    exec /usr/bin/bash --norc --noprofile -c "$runner" bash ) </dev/null
-  printf '%s %s\n' "$nonce" "$?" >&"$replies"
+  /usr/bin/bash --norc --noprofile -c "$runner" bash </dev/null 2>&1 3<&- 4>&-
+  printf '%s %s\n' "$nonce" "$?" >&4
 done
 """
 
@@ -79,16 +75,8 @@ class ProcessLimits:
         )
 
 
-def agent_script(channel: int) -> str:
-    """The resident loop, for a command channel with file descriptor `channel`."""
-    runner = _RUNNER.replace("@CHANNEL@", str(channel))
-    return _AGENT.replace("@RUNNER@", shlex.quote(runner))
-
-
-def agent_prelude(
-    *, epoch: str, workdir: str, env: Mapping[str, str], limits: ProcessLimits
-) -> str:
-    """What the resident shell evaluates once: limits, variables and working directory.
+def agent_script(*, epoch: str, workdir: str, env: Mapping[str, str], limits: ProcessLimits) -> str:
+    """What the agent's session runs: limits, variables, working directory, then the loop.
 
     Args:
         epoch: Names this session; a command addressed to an earlier one is skipped.
@@ -97,18 +85,32 @@ def agent_prelude(
         limits: Kernel limits.
     """
     return (
-        f"{limits.script()}epoch={epoch}\n{exports({**AGENT_ENV, **env})}cd -- {shlex.quote(workdir)}\n"
+        f"exec 2>/dev/null\n{limits.script()}{exports({**AGENT_ENV, **env})}"
+        f"cd -- {shlex.quote(workdir)}\nepoch={epoch} runner={shlex.quote(_RUNNER)}\n{_AGENT}"
     )
 
 
-def tests_script(*, workdir: str, env: Mapping[str, str], limits: ProcessLimits) -> str:
+def tests_script(
+    *,
+    workdir: str,
+    container_env: Mapping[str, str],
+    env: Mapping[str, str],
+    limits: ProcessLimits,
+) -> str:
     """What the session of the tests runs; their exit code means nothing.
 
     Bash stays the session's first process, so that a test may kill its own process group, and
     background processes of the tests end with it.
+
+    Args:
+        workdir: Where the tests start; `/` if the agent removed it.
+        container_env: Variables of the task's build, overridden by `TESTS_ENV`.
+        env: The task's own variables for its tests, which win.
+        limits: Kernel limits.
     """
+    variables = {**container_env, **TESTS_ENV, **env}
     return (
-        f"exec 2>&1\n{limits.script()}{exports({**TESTS_ENV, **env})}mkdir -p /run/home\n"
+        f"exec 2>&1\n{limits.script()}{exports(variables)}mkdir -p /run/home\n"
         f"cd -- {shlex.quote(workdir)} || cd /\n/usr/bin/bash /tests/test.sh\nexit $?\n"
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import shutil
@@ -18,11 +20,11 @@ from arise.environments.machine import (
     session_arguments,
 )
 from arise.environments.output import OutputReader
-from arise.environments.resident import agent_script
 from arise.errors import ConfigError, SandboxError
 
 _MAX_LINE_BYTES = 4096
 _STDERR_BYTES = 4096
+_FIRST_REMOTE_FD = 20
 
 
 class Machine:
@@ -50,52 +52,39 @@ class Machine:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._supervisor_pid: int | None = None
+        self._info_text = b""
         self._expected = ""
         self._events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._closers: list[Callable[[], None]] = []
         self.is_dead = False
-        remote: list[int] = []
-        try:
-            self._channel, channel = self._make_channel(remote)
-            output, errors, info = (self._inbound(remote) for _ in range(3))
-            status, replies = self._inbound(remote), self._inbound(remote)
-            self._control, control = self._outbound(remote)
-            self._commands, commands = self._outbound(remote)
-            self._channel_reader = channel
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as remote:
+            pipes = _Pipes(opened, remote)
+            output, errors, self._info = (pipes.inbound() for _ in range(3))
+            status, replies = pipes.inbound(), pipes.inbound()
+            self._control, self._commands = pipes.outbound(), pipes.outbound()
+            self._channel, self._channel_reader = pipes.channel()
+            control, commands = pipes.remote_of(self._control), pipes.remote_of(self._commands)
             command = [
                 *drop_privileges(uid),
                 *machine_arguments(
-                    bubblewrap, uid=uid, storage_bytes=storage_bytes, info_fd=info[1]
+                    bubblewrap,
+                    uid=uid,
+                    storage_bytes=storage_bytes,
+                    info_fd=pipes.remote_of(self._info),
                 ),
                 *("/usr/bin/bash", "--norc", "--noprofile", "-c", SUPERVISOR, "supervisor"),
-                *map(str, (control, status[1], commands, replies[1], channel, uid)),
-                agent_script(channel),
+                *(str(control), str(pipes.remote_of(status)), str(commands)),
+                *(str(pipes.remote_of(replies)), str(self._channel_reader), str(uid)),
                 *session_arguments(bubblewrap, shared_bytes=shared_bytes),
             ]
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output[1],
-                stderr=errors[1],
-                pass_fds=[fd for fd in remote if fd not in (output[1], errors[1])],
-                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._close_all()
-            raise SandboxError(f"could not start a sandbox: {error}") from error
-        finally:
-            for fd in remote:
-                # The channel's read end stays open here: seeking it moves the sandbox's end too.
-                if fd != getattr(self, "_channel_reader", None):
-                    os.close(fd)
-        self.output = self._reader(output[0], max_output_bytes)
-        self._errors = self._reader(errors[0], _STDERR_BYTES)
-        self._info = info[0]
-        _Lines(self._loop, status[0], self._on_status, self._closers)
-        _Lines(self._loop, replies[0], self._on_reply, self._closers)
-        self._closers.append(lambda: os.close(self._info))
+            self._process = _spawn(command, pipes, output=output, errors=errors)
+            opened.pop_all()
+        for fd in (self._info, self._control, self._commands, self._channel, self._channel_reader):
+            self._closers.append(functools.partial(os.close, fd))
+        self.output = self._reader(output, max_output_bytes)
+        self._errors = self._reader(errors, _STDERR_BYTES)
+        _Lines(self._loop, status, self._on_status, self._closers)
+        _Lines(self._loop, replies, self._on_reply, self._closers)
 
     def send(self, verb: str, *contents: bytes) -> None:
         """Ask the supervisor for something.
@@ -116,6 +105,15 @@ class Machine:
     def expect(self, prefix: str) -> None:
         """Take from now on only replies that begin with `prefix`; an agent may forge others."""
         self._expected = prefix
+        events = [self._events.get_nowait() for _ in range(self._events.qsize())]
+        for event in events:
+            if event[0] != "reply":
+                self._events.put_nowait(event)
+
+    @property
+    def has_event(self) -> bool:
+        """Whether something was reported that nobody waited for."""
+        return not self._events.empty()
 
     async def event(self, timeout_s: float) -> tuple[str, str]:
         """The next event: ("status", line) or ("reply", line).
@@ -126,13 +124,13 @@ class Machine:
         """
         if self._events.empty():
             if self.is_dead:
-                raise SandboxError(f"the sandbox died{self._stderr()}")
+                raise SandboxError(f"the sandbox died{self.stderr()}")
             async with asyncio.timeout(timeout_s):
                 kind, line = await self._events.get()
         else:
             kind, line = self._events.get_nowait()
         if kind == "closed":
-            raise SandboxError(f"the sandbox died{self._stderr()}")
+            raise SandboxError(f"the sandbox died{self.stderr()}")
         return kind, line
 
     async def status(self, timeout_s: float) -> str:
@@ -149,15 +147,15 @@ class Machine:
                         return line
         except TimeoutError:
             raise SandboxError(
-                f"the sandbox did not answer within {timeout_s:g} s{self._stderr()}"
+                f"the sandbox did not answer within {timeout_s:g} s{self.stderr()}"
             ) from None
 
     def session_pid(self) -> int | None:
         """Host pid of the first process of the session; `None` if none runs."""
         if self._supervisor_pid is None:
             with contextlib.suppress(BlockingIOError, ValueError):
-                info = json.loads(os.read(self._info, 4096))
-                self._supervisor_pid = int(info["child-pid"])
+                self._info_text += os.read(self._info, 4096)
+                self._supervisor_pid = int(json.loads(self._info_text)["child-pid"])
         if self._supervisor_pid is None or self.is_dead or self._process.poll() is not None:
             return None
         for monitor in limits.children(self._supervisor_pid):
@@ -182,6 +180,7 @@ class Machine:
                 self._process.kill()
                 await self._exited(5.0)
         self.is_dead = True
+        self._events.put_nowait(("closed", ""))
         self._close_all()
 
     def _fill(self, contents: tuple[bytes, ...]) -> None:
@@ -197,7 +196,7 @@ class Machine:
         try:
             os.write(fd, f"{line}\n".encode())
         except (BrokenPipeError, BlockingIOError) as error:
-            raise SandboxError(f"the sandbox died{self._stderr()}") from error
+            raise SandboxError(f"the sandbox died{self.stderr()}") from error
 
     async def _exited(self, patience_s: float) -> bool:
         deadline = self._loop.time() + patience_s
@@ -221,7 +220,8 @@ class Machine:
             self._expected = ""
             self._events.put_nowait(("reply", line))
 
-    def _stderr(self) -> str:
+    def stderr(self) -> str:
+        """What the machine complained about since the last call, as `": text"`, or nothing."""
         text = " ".join(self._errors.take().text()[0].split())
         return f": {text}" if text else ""
 
@@ -230,31 +230,82 @@ class Machine:
         self._closers.append(reader.close)
         return reader
 
-    def _make_channel(self, remote: list[int]) -> tuple[int, int]:
-        writer = os.memfd_create("channel", os.MFD_CLOEXEC)
-        self._closers.append(lambda: os.close(writer))
-        reader = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC)
-        self._closers.append(lambda: os.close(reader))
-        remote.append(reader)
-        return writer, reader
-
-    def _inbound(self, remote: list[int]) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-        remote.append(writer)
-        return reader, writer
-
-    def _outbound(self, remote: list[int]) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-        remote.append(reader)
-        self._closers.append(lambda: os.close(writer))
-        return writer, reader
-
     def _close_all(self) -> None:
         closers, self._closers = self._closers, []
         for close in closers:
             close()
+
+
+class _Pipes:
+    """Makes pipes; what is `opened` is closed on failure, the sandbox's ends always."""
+
+    def __init__(self, opened: contextlib.ExitStack, remote: contextlib.ExitStack) -> None:
+        self._opened = opened
+        self._remote = remote
+        self._peers: dict[int, int] = {}
+
+    def inbound(self) -> int:
+        """A pipe that the sandbox writes; returns our end."""
+        reader, writer = os.pipe()
+        return self._keep(reader, writer)
+
+    def outbound(self) -> int:
+        """A pipe that the sandbox reads; returns our end."""
+        reader, writer = os.pipe()
+        return self._keep(writer, reader)
+
+    def channel(self) -> tuple[int, int]:
+        """A file in memory: (our writing end, the reading end that is shared).
+
+        Seeking the reading end here moves it in the sandbox too, and nobody there can write it.
+        """
+        writer = os.memfd_create("channel", os.MFD_CLOEXEC)
+        self._opened.callback(os.close, writer)
+        reader = _renumbered(os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC))
+        self._opened.callback(os.close, reader)
+        self._peers[reader] = reader
+        return writer, reader
+
+    def remote_of(self, fd: int) -> int:
+        """The sandbox's end of the pipe whose other end is `fd`."""
+        return self._peers[fd]
+
+    def inherited(self) -> list[int]:
+        """Everything the sandbox needs."""
+        return list(self._peers.values())
+
+    def _keep(self, ours: int, theirs: int) -> int:
+        self._opened.callback(os.close, ours)
+        self._peers[ours] = _renumbered(theirs)
+        self._remote.callback(os.close, self._peers[ours])
+        os.set_blocking(ours, False)
+        return ours
+
+
+def _renumbered(fd: int) -> int:
+    """Move `fd` above the numbers to which the supervisor moves the files of a session."""
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_REMOTE_FD)
+    os.close(fd)
+    return high
+
+
+def _spawn(
+    command: list[str], pipes: _Pipes, *, output: int, errors: int
+) -> subprocess.Popen[bytes]:
+    stdout, stderr = pipes.remote_of(output), pipes.remote_of(errors)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=[fd for fd in pipes.inherited() if fd not in (stdout, stderr)],
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SandboxError(f"could not start a sandbox: {error}") from error
 
 
 class _Lines:

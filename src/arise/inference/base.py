@@ -85,6 +85,10 @@ class Engine(Protocol):
 
     max_context_tokens: int
 
+    @property
+    def dtype(self) -> Any:
+        """torch dtype that weights are held in; `None` keeps the trainer's."""
+
     async def start(self) -> None:
         """Bring the engine up."""
 

@@ -115,9 +115,7 @@ class SlotGenerator:
 
     def run(self, drafts: Sequence[Draft], cancelled: Event) -> None:
         """Complete the drafts: one prefill of what is new, then steps over all live rows."""
-        longest = max(len(d.prompt) + d.limit for d in drafts)
-        # An answer's last token is fed by the next call, with what the environment said.
-        sessions = self._table.place([d.session for d in drafts], num_tokens=longest - 1)
+        sessions = self._table.place([d.session for d in drafts])
         try:
             logits = self._prefill(drafts, sessions, cancelled)
             self._decode(list(drafts), sessions, logits, cancelled)
@@ -140,9 +138,7 @@ class SlotGenerator:
             if cancelled.is_set():
                 raise GenerationCancelled
             sampled = _sample(sampler, logits)
-            live = [
-                row for row, draft in enumerate(drafts) if draft.take(*sampled[row])
-            ]
+            live = [row for row, draft in enumerate(drafts) if draft.take(*sampled[row])]
             if not live:
                 return
             if len(live) < len(drafts):

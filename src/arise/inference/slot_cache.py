@@ -17,16 +17,20 @@ from transformers.cache_utils import Cache
 
 SessionKey = tuple[int, int]
 
-_FIRST_TOKENS = 256
+_BLOCK = 64
 _KEY_MULTIPLE = 8
 
 
 class SlotCache(Cache):
-    """Keys and values of all slots: `[S, H, L, D]` per layer, grown by doubling.
+    """Keys and values of all slots: `[S, H, L, D]` per layer, grown on demand.
 
     Before each forward pass `plan` says which rows take part and where their new tokens go; the
     model then calls `update` once per layer. Storage starts as zeros and only finished tokens are
     written, so a masked key is always finite and weighs exactly nothing.
+
+    L follows the longest slot closely, an eighth ahead of it at most: a pass over whole slots
+    reads memory in one stream, which on CPUs is two to three times faster than skipping the
+    unused end of every slot, and the growth costs a few copies in all.
 
     Args:
         max_slots: Most slots.
@@ -36,9 +40,9 @@ class SlotCache(Cache):
     def __init__(self, *, max_slots: int, max_tokens: int) -> None:
         super().__init__(layers=[])
         self._max_slots = max_slots
-        self._max_tokens = _round_up(max_tokens)
+        self._max_tokens = max_tokens
         self._num_slots = 0
-        self._num_tokens = 0
+        self._capacity = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         self._rows: int | Tensor = 0
@@ -48,22 +52,45 @@ class SlotCache(Cache):
         self._places: dict[int, Tensor] = {}
 
     @property
-    def num_slots(self) -> int:
-        """Slots that storage exists for."""
-        return self._num_slots
+    def shape(self) -> tuple[int, int]:
+        """S and L: slots and tokens per slot that storage exists for."""
+        return self._num_slots, self._capacity
 
-    def reserve(self, *, num_slots: int, num_tokens: int) -> None:
-        """Make room for this many slots and tokens per slot, by doubling up to the limits."""
-        slots = _grown(self._num_slots, num_slots, 1, self._max_slots)
-        tokens = _grown(self._num_tokens, num_tokens, _FIRST_TOKENS, self._max_tokens)
-        if (slots, tokens) == (self._num_slots, self._num_tokens):
-            return
+    def reserve(self, num_slots: int) -> None:
+        """Make room for this many slots, by doubling up to the limit.
+
+        Raises:
+            ValueError: More slots than `max_slots`.
+        """
+        if num_slots > self._max_slots:
+            raise ValueError(f"{num_slots} slots asked for, at most {self._max_slots} allowed")
+        if num_slots > self._num_slots:
+            doubled = min(2 * self._num_slots, self._max_slots)
+            self._resize(max(num_slots, doubled), self._capacity)
+
+    def clear(self) -> None:
+        """Drop all storage, so that the next pass starts with slots of its own size."""
+        self._keys, self._values, self._num_slots, self._capacity = [], [], 0, 0
+
+    def _resize(self, num_slots: int, capacity: int) -> None:
         for store in (self._keys, self._values):
             for layer, old in enumerate(store):
-                new = old.new_zeros(slots, old.shape[1], tokens, old.shape[3])
+                new = old.new_zeros(num_slots, old.shape[1], capacity, old.shape[3])
                 new[: old.shape[0], :, : old.shape[2]] = old
                 store[layer] = new
-        self._num_slots, self._num_tokens = slots, tokens
+        self._num_slots, self._capacity = num_slots, capacity
+
+    def _fit(self, num_keys: int) -> int:
+        """Grow until `num_keys` tokens fit; the number of keys a pass should look at."""
+        if num_keys > self._max_tokens:
+            raise ValueError(f"{num_keys} tokens in a slot, at most {self._max_tokens} allowed")
+        if num_keys > self._capacity:
+            ahead = _round_up(num_keys + num_keys // 8, _BLOCK)
+            limit = _round_up(self._max_tokens, _KEY_MULTIPLE)
+            self._resize(self._num_slots, min(ahead, limit))
+        if 4 * num_keys >= 3 * self._capacity:
+            return self._capacity
+        return _round_up(num_keys, _KEY_MULTIPLE)
 
     def plan(
         self,
@@ -84,9 +111,9 @@ class SlotCache(Cache):
             source: int64[N], its index in the flattened [B, Q] batch; `None` if all B·Q count.
 
         Returns:
-            K, `num_keys` rounded up: the width the attention mask must have.
+            K, at least `num_keys`: the width the attention mask must have.
         """
-        self._num_keys = min(_round_up(num_keys), self._num_tokens)
+        self._num_keys = self._fit(num_keys)
         self._rows = rows if isinstance(rows, int) else _index(rows, new_row.device)
         self._new_row, self._new_position, self._source = new_row, new_position, source
         self._places = {}
@@ -102,7 +129,7 @@ class SlotCache(Cache):
         """
         while len(self._keys) <= layer_idx:
             for store, states in ((self._keys, key_states), (self._values, value_states)):
-                shape = (self._num_slots, states.shape[1], self._num_tokens, states.shape[3])
+                shape = (self._num_slots, states.shape[1], self._capacity, states.shape[3])
                 store.append(states.new_zeros(shape))
         keys = self._write(self._keys[layer_idx], key_states)
         values = self._write(self._values[layer_idx], value_states)
@@ -112,7 +139,7 @@ class SlotCache(Cache):
         num_heads, size = store.shape[1], store.shape[3]
         if num_heads not in self._places:
             head = torch.arange(num_heads, device=store.device)
-            place = (self._new_row[:, None] * num_heads + head) * self._num_tokens
+            place = (self._new_row[:, None] * num_heads + head) * self._capacity
             self._places[num_heads] = (place + self._new_position[:, None]).view(-1)
         new = states.transpose(1, 2).reshape(-1, num_heads, size)
         if self._source is not None:
@@ -191,8 +218,8 @@ class SlotTable:
         self._slots: list[Session | None] = []
         self._num_calls = 0
 
-    def place(self, keys: Sequence[SessionKey], *, num_tokens: int) -> list[Session]:
-        """Bring these sessions to the first slots, with room for `num_tokens` tokens each."""
+    def place(self, keys: Sequence[SessionKey]) -> list[Session]:
+        """Bring these sessions to the first slots."""
         self._num_calls += 1
         known = {session.key: session for session in self._slots if session}
         sessions = [known.get(key) or Session(key) for key in keys]
@@ -201,11 +228,12 @@ class SlotTable:
         others = sorted(
             (s for key, s in known.items() if key not in set(keys)), key=lambda s: -s.last_used
         )[: self._max_sessions - len(sessions)]
+        if not any(session.token_ids for session in known.values()):
+            self._cache.clear()
         old = {id(session): slot for slot, session in enumerate(self._slots) if session}
-        size = len(sessions) + len(others)
-        self._cache.reserve(num_slots=max(size, len(self._slots)), num_tokens=num_tokens)
-        arranged: list[Session | None] = [*sessions]
-        arranged += [None] * (max(size, len(self._slots)) - len(sessions))
+        size = max(len(sessions) + len(others), len(self._slots))
+        self._cache.reserve(size)
+        arranged: list[Session | None] = [*sessions, *[None] * (size - len(sessions))]
         displaced = []
         for session in others:
             if old[id(session)] >= len(sessions):
@@ -268,12 +296,5 @@ def _index(values: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.long, device=device)
 
 
-def _round_up(num_tokens: int) -> int:
-    return -(-num_tokens // _KEY_MULTIPLE) * _KEY_MULTIPLE
-
-
-def _grown(have: int, need: int, first: int, limit: int) -> int:
-    size = max(have, min(first, limit))
-    while size < need:
-        size = min(2 * size, limit)
-    return size
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

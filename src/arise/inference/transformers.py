@@ -181,9 +181,7 @@ class TransformersEngine(Engine):
         self._model = model
         reason = _why_not_slots(model)
         if reason is None:
-            cache = SlotCache(
-                max_slots=self._max_sessions, max_tokens=self.max_context_tokens
-            )
+            cache = SlotCache(max_slots=self._max_sessions, max_tokens=self.max_context_tokens)
             self._table = SlotTable(cache, max_sessions=self._max_sessions)
             self._generator = SlotGenerator(model, self._table, cache)
         else:

@@ -99,9 +99,7 @@ def fingerprints(
     }
 
 
-def verify(
-    expected: Mapping[str, tuple[int, int]], report: WeightReport, *, version: int
-) -> None:
+def verify(expected: Mapping[str, tuple[int, int]], report: WeightReport, *, version: int) -> None:
     """Prove that the engine holds what the trainer sent.
 
     Args:

@@ -103,14 +103,13 @@ class OpenAIChatModel:
             ConfigError: The key's variable is not set, the endpoint cannot be reached, or it
                 refuses the key.
         """
-        import httpx
         import openai
 
         client = self._connect()
         url_key = f"{self._config_key}.base_url={self._base_url}"
         try:
             async with asyncio.timeout(min(self._timeout_s, _START_TIMEOUT_S)):
-                await client.get("/models", cast_to=httpx.Response)
+                await client.get("/models", cast_to=str)
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise ConfigError(
                 f"{url_key} refuses the key in the environment variable named by "
@@ -232,7 +231,7 @@ class OpenAIChatModel:
         if after_s is not None and after_s > self._max_wait_s:
             return None
         backoff_s = min(self._backoff_s * 2 ** (num_tries - 1), self._max_wait_s)
-        jitter = random.uniform(0.5, 1.0)  # noqa: S311
+        jitter = random.uniform(0.5, 1.0)
         if after_s is None:
             return backoff_s * jitter
         # Never early; jitter on top, so that all waiting requests do not come back at once.

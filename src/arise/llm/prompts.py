@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError
+from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from arise.errors import ConfigError
@@ -42,12 +43,9 @@ class Prompt:
         Raises:
             ConfigError: The template asks for a value that does not exist, or is malformed.
         """
-        environment = SandboxedEnvironment(
-            undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
         try:
             return tuple(
-                {"role": role, "content": environment.from_string(source).render(values)}
+                {"role": role, "content": _compiled(source).render(values)}
                 for role, source in (("system", self.system), ("user", self.user))
             )
         except TemplateError as error:
@@ -55,6 +53,14 @@ class Prompt:
                 f"prompt '{self.purpose}' cannot be rendered: {error}; values on offer: "
                 f"{', '.join(sorted(values))}"
             ) from error
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> Template:
+    environment = SandboxedEnvironment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(source)
 
 
 def read_prompt(purpose: Purpose, directory: Path) -> Prompt:

@@ -33,7 +33,7 @@ class ModelLoader(Protocol):
     def model(self) -> PreTrainedModel:
         """A model with its initial weights, float32, on the CPU."""
 
-    def empty_model(self, dtype: torch.dtype) -> PreTrainedModel:
+    def empty_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """A model of the same architecture whose weights do not matter."""
 
 
@@ -71,7 +71,7 @@ class PretrainedModel:
         """The pretrained weights in float32."""
         return self._load(AutoModelForCausalLM, dtype=torch.float32)
 
-    def empty_model(self, dtype: torch.dtype) -> PreTrainedModel:
+    def empty_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Same architecture, random weights."""
         config = self._load(AutoConfig)
         return AutoModelForCausalLM.from_config(config, dtype=dtype)
@@ -79,7 +79,7 @@ class PretrainedModel:
     def _load(self, factory: Any, **options: Any) -> Any:
         try:
             return factory.from_pretrained(self._path, **self._source, **options)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"model.loader.path: transformers cannot load {self._path!r}: {error}"
             ) from error
@@ -190,7 +190,7 @@ class RandomModel:
             torch.manual_seed(self._seed)
             return LlamaForCausalLM(self._config()).float()
 
-    def empty_model(self, dtype: torch.dtype) -> PreTrainedModel:
+    def empty_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Same architecture, other weights."""
         with torch.random.fork_rng(devices=[]):
             return LlamaForCausalLM(self._config()).to(dtype)
@@ -206,7 +206,10 @@ def _read_template(path: str | None) -> str | None:
 
 
 def _package_folder(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # the package above it
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
             f"model.loader.package: the package {package!r} is not installed; "

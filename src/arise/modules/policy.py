@@ -103,8 +103,11 @@ class PolicyModule(LightningModule):
             return 1.0
         return min(1.0, (updates_done + 1) / self._warmup_steps)
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Accept checkpoints made on another number of processes."""
+    def transfer_batch_to_device(
+        self, batch: Iteration, device: torch.device, dataloader_idx: int
+    ) -> Iteration:
+        """Leave the iteration where it is: micro-batches are moved one at a time."""
+        return batch
 
     def training_step(self, iteration: Iteration, batch_idx: int) -> None:
         """One optimizer step on everything the iteration generated.

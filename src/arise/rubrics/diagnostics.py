@@ -6,12 +6,17 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arise.errors import ConfigError
 from arise.llm.text import clean_text, cut_middle
 from arise.rubrics.payloads import FailureRecord, GenerationRecord, SkillUse
 from arise.types import Diagnostic, Outcome, Review, Task, Trajectory
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Generator = random.Random | np.random.Generator
 
 INSTRUCTION_CHARS = 400
 NO_VERDICT = "invalid"
@@ -86,6 +91,13 @@ class EvidenceRecord:
         )
 
 
+def _choose(rng: Generator, num_items: int, num_chosen: int) -> list[int]:
+    """Sorted indices, uniform without replacement."""
+    if isinstance(rng, random.Random):
+        return sorted(rng.sample(range(num_items), num_chosen))
+    return sorted(int(index) for index in rng.choice(num_items, size=num_chosen, replace=False))
+
+
 class EvidenceBuffer:
     """The records since the last scheduled update, in the order of training.
 
@@ -140,7 +152,7 @@ class EvidenceBuffer:
             )
         )
 
-    def draw(self, rng: random.Random) -> tuple[GenerationRecord, ...]:
+    def draw(self, rng: Generator) -> tuple[GenerationRecord, ...]:
         """Records for generation: uniform without replacement, whatever their outcome.
 
         Only records with a diagnostic take part. They come in window order, numbered from 1.
@@ -150,7 +162,7 @@ class EvidenceBuffer:
         """
         eligible = [record for record in self._records if record.diagnostics]
         if len(eligible) > self._max_records:
-            chosen = sorted(rng.sample(range(len(eligible)), self._max_records))
+            chosen = _choose(rng, len(eligible), self._max_records)
             eligible = [eligible[index] for index in chosen]
         return tuple(
             record.for_generation(number) for number, record in enumerate(eligible, start=1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from arise.errors import ConfigError, ReflectionError, one_line
 from arise.rubrics.diagnostics import EvidenceBuffer
@@ -25,6 +25,9 @@ from arise.rubrics.pool import Refinement, RubricPool
 from arise.rubrics.prompting import rubric_views
 from arise.rubrics.proposals import PairProposal
 from arise.rubrics.reflection import Reflection
+
+if TYPE_CHECKING:
+    from arise.rubrics.diagnostics import Generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +109,10 @@ class Evolution:
         pool: RubricPool,
         buffer: EvidenceBuffer,
         reflection: Reflection,
-        rng: random.Random,
+        rng: Generator,
         *,
         inject_skills: bool = True,
-        is_frozen: bool = False,
+        frozen: bool = False,
     ) -> EvolutionReport:
         """Decide on the state before the update, ask the reflection, then change the pool.
 
@@ -124,11 +127,11 @@ class Evolution:
             reflection: G_ref.
             rng: The curriculum's own generator, for drawing records.
             inject_skills: Whether skills are shown at all; if not, none is refined.
-            is_frozen: Whether membership is fixed: nothing is added or retired.
+            frozen: Whether membership is fixed: nothing is added or retired.
         """
-        actions = pool.decide(eta_low=self._eta_low, eta_high=self._eta_high, is_frozen=is_frozen)
+        actions = pool.decide(eta_low=self._eta_low, eta_high=self._eta_high, frozen=frozen)
         num_retired = sum(action is Action.RETIRE for action in actions.values())
-        num_slots = 0 if is_frozen else pool.num_free_slots(num_retired)
+        num_slots = 0 if frozen else pool.num_free_slots(num_retired)
         failures = self._failures(pool, buffer, actions if inject_skills else {})
         records = buffer.draw(rng) if num_slots or any(failures.values()) else ()
         metadata = _metadata(step, pool, buffer)

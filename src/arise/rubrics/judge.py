@@ -21,6 +21,8 @@ from arise.rubrics.prompting import Prompts, rubric_views
 from arise.rubrics.trace import shorten, trajectory_view
 from arise.types import Review, Task, Trajectory
 
+CHARS_PER_TOKEN = 4
+
 
 class Judge:
     """Asks the judge model about trajectories.
@@ -32,12 +34,11 @@ class Judge:
     Args:
         model: Answers the requests; also runs the initial analysis.
         prompts: The prompt files.
-        max_concurrency: Most requests in flight; key `judge.max_concurrency`.
+        max_concurrency: Most requests in flight; key `rubrics.judge_concurrency`.
         rubrics_per_request: Most rubrics in one request, `None` for all in one; key
-            `judge.rubrics_per_request`.
-        trace_budget_chars: Longest trace in a prompt, in characters (about 4 to a token); key
-            `judge.trace_budget_chars`.
-        max_tokens: Longest answer; `None` leaves it to the endpoint; key `judge.max_tokens`.
+            `rubrics.rubrics_per_request`.
+        trace_budget_tokens: Longest trace in a prompt, at `CHARS_PER_TOKEN` characters a token;
+            key `rubrics.trace_budget_tokens`.
 
     Raises:
         ConfigError: A limit is below 1.
@@ -50,35 +51,29 @@ class Judge:
         prompts: Prompts,
         max_concurrency: int,
         rubrics_per_request: int | None,
-        trace_budget_chars: int,
-        max_tokens: int | None,
+        trace_budget_tokens: int,
     ) -> None:
         limits = {
-            "max_concurrency": max_concurrency,
-            "rubrics_per_request": rubrics_per_request,
-            "trace_budget_chars": trace_budget_chars,
-            "max_tokens": max_tokens,
+            "judge_concurrency": max_concurrency,
+            "rubrics_per_request": 1 if rubrics_per_request is None else rubrics_per_request,
+            "trace_budget_tokens": trace_budget_tokens,
         }
-        optional = ("rubrics_per_request", "max_tokens")
         for name, value in limits.items():
-            if value is None and name in optional:
-                continue
             if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"judge.{name} must be an integer >= 1, got {value!r}")
+                raise ConfigError(f"rubrics.{name} must be an integer >= 1, got {value!r}")
         self.model = model
         self.metrics = JudgeMetrics()
         self._prompts = prompts
         self._semaphore = asyncio.Semaphore(max_concurrency)
         self._rubrics_per_request = rubrics_per_request
-        self._trace_budget_chars = trace_budget_chars
-        self._max_tokens = max_tokens
+        self._trace_budget_chars = trace_budget_tokens * CHARS_PER_TOKEN
 
     def prompt_hash(self, pairs: Sequence[RubricSkillPair]) -> str:
         """Hash of the prompt file by which a trajectory is reviewed under this pool."""
         purpose = Purpose.RUBRIC_EVALUATION if pairs else Purpose.INITIAL_ANALYSIS
         return self._prompts.sha256(purpose)
 
-    def take_metrics(self) -> dict[str, float]:
+    def pop_metrics(self) -> dict[str, float]:
         """The scalars `judge/*` since the last call, by TensorBoard name."""
         metrics, self.metrics = self.metrics, JudgeMetrics()
         return metrics.scalars()
@@ -103,7 +98,7 @@ class Judge:
         rubrics = rubric_views(sorted(pairs, key=lambda pair: pair.id))
         if not rubrics:
             payload = InitialAnalysisPayload(trajectory=view)
-            request = self._prompts.initial_analysis(payload, max_tokens=self._max_tokens)
+            request = self._prompts.initial_analysis(payload)
             return _merge((), [await self._ask(request, (), (), asks_diagnostics=True)])
         size = self._rubrics_per_request or len(rubrics)
         batches = [rubrics[start : start + size] for start in range(0, len(rubrics), size)]
@@ -129,7 +124,7 @@ class Judge:
             pool=pool if asks_diagnostics else (),
             asks_diagnostics=asks_diagnostics,
         )
-        request = self._prompts.evaluation(payload, max_tokens=self._max_tokens)
+        request = self._prompts.evaluation(payload)
         return await self._ask(
             request,
             tuple(rubric.id for rubric in batch),

@@ -20,7 +20,7 @@ PROBLEMS = (
 
 @dataclass(slots=True)
 class JudgeMetrics:
-    """Counters since the last `Judge.take_metrics`.
+    """Counters since the last `Judge.pop_metrics`.
 
     Attributes:
         num_reviews: Trajectories reviewed.

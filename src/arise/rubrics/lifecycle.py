@@ -33,7 +33,7 @@ def decide(
     num_applicable: int,
     eta_low: float,
     eta_high: float,
-    is_frozen: bool = False,
+    frozen: bool = False,
 ) -> Action:
     """The action for one pair, from its state *before* the update.
 
@@ -50,7 +50,7 @@ def decide(
         num_applicable: Valid applicable verdicts N_i of the window.
         eta_low: η_low, activation threshold.
         eta_high: η_high, retirement threshold.
-        is_frozen: Whether pairs are never retired; then everything above η_low hides.
+        frozen: Whether pairs are never retired; then everything above η_low hides.
 
     Example:
         >>> decide(SkillState.HIDDEN, num_passes=3, num_applicable=10, eta_low=0.3, eta_high=0.9)
@@ -59,7 +59,7 @@ def decide(
     rate = pass_rate(num_passes, num_applicable)
     if rate is None:
         return Action.KEEP
-    if rate >= eta_high and not is_frozen:
+    if rate >= eta_high and not frozen:
         return Action.RETIRE
     if rate <= eta_low:
         return Action.REFINE if state is SkillState.ACTIVE else Action.ACTIVATE

@@ -42,7 +42,7 @@ class RubricPool:
             config key `rubrics.max_text_chars`.
 
     Raises:
-        ConfigError: A limit is below 1.
+        ConfigError: A limit is below 1 (`max_new_pairs`: below 0).
 
     Example:
         >>> pool = RubricPool(max_pairs=64, max_new_pairs=8, max_text_chars=4000)
@@ -57,8 +57,9 @@ class RubricPool:
             "max_text_chars": max_text_chars,
         }
         for name, value in limits.items():
-            if not isinstance(value, int) or value < 1:
-                raise ConfigError(f"rubrics.{name} must be an integer >= 1, got {value!r}")
+            minimum = 0 if name == "max_new_pairs" else 1
+            if not isinstance(value, int) or value < minimum:
+                raise ConfigError(f"rubrics.{name} must be an integer >= {minimum}, got {value!r}")
         self._max_pairs = max_pairs
         self._max_new_pairs = max_new_pairs
         self._max_text_chars = max_text_chars
@@ -127,7 +128,7 @@ class RubricPool:
         return pass_rate(sum(count[0] for count in counts), sum(count[1] for count in counts))
 
     def decide(
-        self, *, eta_low: float, eta_high: float, is_frozen: bool = False
+        self, *, eta_low: float, eta_high: float, frozen: bool = False
     ) -> dict[int, Action]:
         """The action for every pair, in id order, on the state as it is; changes nothing."""
         return {
@@ -137,7 +138,7 @@ class RubricPool:
                 num_applicable=self.counts(pair.id)[1],
                 eta_low=eta_low,
                 eta_high=eta_high,
-                is_frozen=is_frozen,
+                frozen=frozen,
             )
             for pair in self.pairs
         }

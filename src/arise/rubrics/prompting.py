@@ -49,16 +49,12 @@ class Prompts:
         """Hash of the prompt file, to be recorded with what it produced."""
         return self._prompts[purpose].sha256
 
-    def initial_analysis(
-        self, payload: InitialAnalysisPayload, *, max_tokens: int | None = None
-    ) -> ChatRequest:
+    def initial_analysis(self, payload: InitialAnalysisPayload) -> ChatRequest:
         """Diagnostics of one trajectory, no verdicts."""
         values = _trajectory_values(payload.trajectory)
-        return self._request(Purpose.INITIAL_ANALYSIS, payload, values, max_tokens)
+        return self._request(Purpose.INITIAL_ANALYSIS, payload, values)
 
-    def evaluation(
-        self, payload: EvaluationPayload, *, max_tokens: int | None = None
-    ) -> ChatRequest:
+    def evaluation(self, payload: EvaluationPayload) -> ChatRequest:
         """Verdicts on one trajectory, with diagnostics if the payload asks for them."""
         values = {
             **_trajectory_values(payload.trajectory),
@@ -66,11 +62,9 @@ class Prompts:
             "pool": dump_jsonl([_criterion(rubric) for rubric in payload.pool]),
             "asks_diagnostics": payload.asks_diagnostics,
         }
-        return self._request(Purpose.RUBRIC_EVALUATION, payload, values, max_tokens)
+        return self._request(Purpose.RUBRIC_EVALUATION, payload, values)
 
-    def generation(
-        self, payload: GenerationPayload, *, max_tokens: int | None = None
-    ) -> ChatRequest:
+    def generation(self, payload: GenerationPayload) -> ChatRequest:
         """New pairs from the window's diagnostics (Eq. 4)."""
         values = {
             "records": dump_jsonl([_record(record) for record in payload.records]),
@@ -78,11 +72,9 @@ class Prompts:
             "max_pairs": payload.max_pairs,
             "metadata": dump_json(asdict(payload.metadata)),
         }
-        return self._request(Purpose.GENERATION, payload, values, max_tokens)
+        return self._request(Purpose.GENERATION, payload, values)
 
-    def refinement(
-        self, payload: RefinementPayload, *, max_tokens: int | None = None
-    ) -> ChatRequest:
+    def refinement(self, payload: RefinementPayload) -> ChatRequest:
         """A new text for one skill (Eq. 8)."""
         failures = [
             {
@@ -99,11 +91,9 @@ class Prompts:
             "context": dump_jsonl([_record(record) for record in payload.context]),
             "metadata": dump_json(asdict(payload.metadata)),
         }
-        return self._request(Purpose.REFINEMENT, payload, values, max_tokens)
+        return self._request(Purpose.REFINEMENT, payload, values)
 
-    def annotation(
-        self, payload: AnnotationPayload, *, max_tokens: int | None = None
-    ) -> ChatRequest:
+    def annotation(self, payload: AnnotationPayload) -> ChatRequest:
         """Task types of one task (Appendix C.2)."""
         task = {
             "task_id": payload.task_id,
@@ -116,16 +106,13 @@ class Prompts:
             "task": dump_json(task),
             "is_second_pass": payload.is_second_pass,
         }
-        return self._request(Purpose.ANNOTATION, payload, values, max_tokens)
+        return self._request(Purpose.ANNOTATION, payload, values)
 
-    def _request(
-        self, purpose: Purpose, payload: Any, values: dict[str, Any], max_tokens: int | None
-    ) -> ChatRequest:
+    def _request(self, purpose: Purpose, payload: Any, values: dict[str, Any]) -> ChatRequest:
         return ChatRequest(
             purpose=purpose,
             messages=self._prompts[purpose].render(values),
             payload=payload,
-            max_tokens=max_tokens,
         )
 
 

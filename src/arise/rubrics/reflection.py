@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arise.errors import ConfigError, JudgeError, ReflectionError, one_line
+from arise.errors import JudgeError, ReflectionError, one_line
 from arise.llm.chat import ChatModel, ChatRequest, Purpose
 from arise.rubrics.parsing import parse_proposals, parse_refined_skill
 from arise.rubrics.payloads import GenerationPayload, RefinementPayload
@@ -16,18 +16,11 @@ class Reflection:
     Args:
         model: Answers the requests.
         prompts: The prompt files.
-        max_tokens: Longest answer; `None` leaves it to the endpoint; key `reflection.max_tokens`.
-
-    Raises:
-        ConfigError: `max_tokens` is below 1.
     """
 
-    def __init__(self, *, model: ChatModel, prompts: Prompts, max_tokens: int | None) -> None:
-        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
-            raise ConfigError(f"reflection.max_tokens must be an integer >= 1, got {max_tokens!r}")
+    def __init__(self, *, model: ChatModel, prompts: Prompts) -> None:
         self.model = model
         self._prompts = prompts
-        self._max_tokens = max_tokens
 
     @property
     def generation_prompt_hash(self) -> str:
@@ -43,7 +36,7 @@ class Reflection:
         Raises:
             ReflectionError: No answer, or one without the requested form.
         """
-        text = await self._ask(self._prompts.generation(payload, max_tokens=self._max_tokens))
+        text = await self._ask(self._prompts.generation(payload))
         references = {
             record.number: EvidenceRef(
                 task_id=record.task_id, iteration=record.iteration, rollout=record.rollout
@@ -61,7 +54,7 @@ class Reflection:
         Raises:
             ReflectionError: No answer, no text in it, or the old text again.
         """
-        text = await self._ask(self._prompts.refinement(payload, max_tokens=self._max_tokens))
+        text = await self._ask(self._prompts.refinement(payload))
         skill = parse_refined_skill(text, old_text=payload.skill)
         if skill is None:
             raise ReflectionError(f"no new skill text in the answer: {text[:200]!r}")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError
 
-_PREFIX = "step_"
+_CHECKPOINT = re.compile(r"step_([0-9]{6,})")
+_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
+_HIDDEN = "<hidden>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class RunFolder:
 
 def checkpoint_name(step: int) -> str:
     """Folder name of the checkpoint after `step` iterations; needs no quoting on a command line."""
-    return f"{_PREFIX}{step:06d}"
+    return f"step_{step:06d}"
 
 
 def checkpoint_step(path: Path) -> int:
@@ -57,18 +61,22 @@ def checkpoint_step(path: Path) -> int:
     Raises:
         ConfigError: The folder is not one of ours.
     """
-    digits = path.name.removeprefix(_PREFIX)
-    if not path.name.startswith(_PREFIX) or not digits.isdigit():
+    match = _CHECKPOINT.fullmatch(path.name)
+    if match is None:
         raise ConfigError(
             f"ckpt_path: {str(path)!r} is not a checkpoint of this program; "
             f"its folder would be called {checkpoint_name(10)} or alike"
         )
-    return int(digits)
+    return int(match[1])
 
 
 def complete_checkpoints(run: Path) -> list[Path]:
     """The run's finished checkpoints, oldest first; a save that was cut off is not among them."""
-    found = [path for path in (run / "checkpoints").glob(f"{_PREFIX}*") if path.is_dir()]
+    found = [
+        path
+        for path in (run / "checkpoints").glob("step_*")
+        if path.is_dir() and _CHECKPOINT.fullmatch(path.name)
+    ]
     return sorted(found, key=checkpoint_step)
 
 
@@ -123,5 +131,21 @@ def _make_fresh(parent: Path) -> Path:
 def _write_config(path: Path, cfg: DictConfig, overrides: list[str]) -> None:
     folder = path / ".hydra"
     folder.mkdir()
-    OmegaConf.save(cfg, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create(overrides), folder / "overrides.yaml")
+    OmegaConf.save(_without_secrets(OmegaConf.to_container(cfg)), folder / "config.yaml")
+    shown = [
+        f"{key}={_HIDDEN}" if _SECRET.search(key.rpartition(".")[2]) else f"{key}{sign}{value}"
+        for key, sign, value in (override.partition("=") for override in overrides)
+    ]
+    OmegaConf.save(OmegaConf.create(shown), folder / "overrides.yaml")
+
+
+def _without_secrets(node: Any) -> Any:
+    """The configuration with the values of keys that are named like a secret hidden."""
+    if isinstance(node, dict):
+        return {
+            key: _HIDDEN
+            if isinstance(value, str) and _SECRET.search(str(key))
+            else _without_secrets(value)
+            for key, value in node.items()
+        }
+    return [_without_secrets(value) for value in node] if isinstance(node, list) else node

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from arise.llm.text import clean_text
 from arise.types import Iteration, Review, RolloutFailure, Trajectory, Turn
 
 
@@ -23,9 +24,7 @@ def trajectory_file(folder: Path, step: int) -> Path:
 
 def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
     """One record for each slot of each group, in slot order."""
-    for index, (sample, group) in enumerate(
-        zip(iteration.samples, iteration.groups, strict=True)
-    ):
+    for index, (sample, group) in enumerate(zip(iteration.samples, iteration.groups, strict=True)):
         for rollout, slot in enumerate(group.slots):
             record: dict[str, Any] = {
                 "iteration": iteration.index,
@@ -106,7 +105,7 @@ def write_records(path: Path, records: Iterator[Mapping[str, Any]]) -> None:
     ):
         for record in records:
             line = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-            packed.write(line.encode("utf-8", "replace") + b"\n")
+            packed.write(clean_text(line).encode() + b"\n")
     hidden.rename(path)
 
 

@@ -7,6 +7,8 @@ at any depth. A task's id is its path below the corpus folder, so it is stable b
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import re
 import tomllib
@@ -24,6 +26,18 @@ _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*$", re.IGNORECASE)
 _MIB_PER_UNIT = {"": 1 / 2**20, "K": 1 / 2**10, "M": 1, "G": 2**10, "T": 2**20}
 _KEY = "datamodule.corpus"
 
+# What the format knows; anything else in these tables is probably a misspelling.
+_FIELDS = {
+    "agent": {"timeout_sec", "user"},
+    "verifier": {"timeout_sec", "env", "user", "environment_mode"},
+    "environment": set(
+        "build_timeout_sec docker_image workdir skills_dir env cpus memory_mb storage_mb gpus "
+        "network_mode healthcheck memory storage allow_internet".split()
+    ),
+}
+
+log = logging.getLogger(__name__)
+
 
 class BrokenTaskError(ConfigError):
     """A task folder that cannot be used; says file, field and reason."""
@@ -37,13 +51,23 @@ class _Table:
     name: str
     values: Mapping[str, Any]
 
-    def number(self, field: str, default: float | None = None) -> float | None:
-        value = self.values.get(field, default)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-            if value is not None and value < 0:
-                self.complain(field, value, "a number of at least 0")
+    def number(self, field: str) -> float | None:
+        """A limit: positive and finite, or not given."""
+        value = self.values.get(field)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or (is_number and 0 < value < math.inf):
             return value
-        return self.complain(field, value, "a number")
+        return self.complain(field, value, "a number above 0")
+
+    def count(self, field: str) -> int:
+        value = self.values.get(field, 0)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        return self.complain(field, value, "a whole number of at least 0")
+
+    def flag(self, field: str) -> bool:
+        value = self.values.get(field, False)
+        return value if isinstance(value, bool) else self.complain(field, value, "true or false")
 
     def text(self, field: str) -> str | None:
         value = self.values.get(field)
@@ -55,29 +79,42 @@ class _Table:
         value = self.values.get(field, {})
         if not isinstance(value, dict):
             self.complain(field, value, "a table of strings")
-        return {str(key): _expand(str(entry)) for key, entry in value.items()}
+        for key, entry in value.items():
+            if not isinstance(entry, str):
+                self.complain(f"{field}.{key}", entry, "a string")
+        return {key: self._expand(f"{field}.{key}", entry) for key, entry in value.items()}
+
+    def _expand(self, field: str, entry: str) -> str:
+        """Replace `${VAR}` and `${VAR:-default}` from the host's environment."""
+
+        def replacement(match: re.Match[str]) -> str:
+            value = os.environ.get(match[1], match[2])
+            if value is None:
+                self.complain(field, entry, f"usable: {match[1]} is not set and has no default")
+            return str(value)
+
+        return _HOST_VARIABLE.sub(replacement, entry)
 
     def mebibytes(self, field: str, deprecated: str) -> int | None:
         if self.values.get(field) is not None:
-            value = self.number(field)
-            return None if value is None else int(value)
+            return math.ceil(self.number(field) or 0)
         size = self.text(deprecated)
         if size is None:
             return None
         match = _SIZE.match(size)
         if match is None:
             return self.complain(deprecated, size, "a size such as 512M or 4G")
-        return int(float(match[1]) * _MIB_PER_UNIT[match[2].upper()])
+        # Rounded up: a limit of a few KiB must not become a limit of 0.
+        return math.ceil(float(match[1]) * _MIB_PER_UNIT[match[2].upper()])
+
+    def warn_of_unknown(self, known: set[str]) -> None:
+        for field in sorted(self.values.keys() - known):
+            log.warning("%s: [%s] %s is not known and is ignored", self.file, self.name, field)
 
     def complain(self, field: str, value: object, allowed: str) -> Any:
         raise BrokenTaskError(
             f"{self.file}: [{self.name}] {field} = {value!r} is not {allowed} ({_KEY})"
         )
-
-
-def _expand(value: str) -> str:
-    """Replace `${VAR}` and `${VAR:-default}` from the host's environment."""
-    return _HOST_VARIABLE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
 
 
 def load_corpus(corpus: str | Path | Sequence[str | Path]) -> list[Task]:
@@ -118,9 +155,13 @@ def _load_folder(folder: Path, prefix: str) -> Iterable[Task]:
             f"{_KEY}: no task found below {str(folder)!r}; a task is a folder with task.toml, "
             "instruction.md and tests/test.sh"
         )
-    for manifest in manifests:
-        below = manifest.parent.relative_to(folder).as_posix()
-        yield load_task(manifest.parent, task_id=prefix + (folder.name if below == "." else below))
+    loaded: set[Path] = set()
+    for manifest in sorted(manifests, key=lambda manifest: len(manifest.parts)):
+        if loaded.isdisjoint(manifest.parents):  # else it is a file of the task above it
+            loaded.add(manifest.parent)
+            below = manifest.parent.relative_to(folder).as_posix()
+            task_id = folder.resolve().name if below == "." else below
+            yield load_task(manifest.parent, task_id=prefix + task_id)
 
 
 def load_task(folder: Path, *, task_id: str) -> Task:
@@ -135,17 +176,21 @@ def load_task(folder: Path, *, task_id: str) -> Task:
         if not needed.is_file():
             raise BrokenTaskError(f"{needed}: file is missing ({_KEY})")
     try:
-        tables = tomllib.loads(manifest.read_text(encoding="utf-8"))
-        instruction = instruction_file.read_text(encoding="utf-8")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BrokenTaskError(f"{manifest.parent}: cannot be read: {error} ({_KEY})") from error
+        tables = tomllib.loads(_read(manifest))
+    except tomllib.TOMLDecodeError as error:
+        raise BrokenTaskError(f"{manifest}: is not valid TOML: {error} ({_KEY})") from error
+    instruction = _CANARY.sub("", _read(instruction_file)).strip()
+    if not instruction:
+        raise BrokenTaskError(f"{instruction_file}: says nothing ({_KEY})")
     metadata, agent, verifier, environment = (
         _table(manifest, tables, name) for name in ("metadata", "agent", "verifier", "environment")
     )
+    for table in (agent, verifier, environment):
+        table.warn_of_unknown(_FIELDS[table.name])
     solution = folder / "solution"
     return Task(
         id=task_id,
-        instruction=_CANARY.sub("", instruction).strip(),
+        instruction=instruction,
         path=folder,
         tests=tests,
         solution=solution if solution.is_dir() else None,
@@ -153,9 +198,16 @@ def load_task(folder: Path, *, task_id: str) -> Task:
         tags=_tags(metadata),
         domain=metadata.text("domain") or metadata.text("category"),
         agent_timeout_s=agent.number("timeout_sec"),
-        verifier_timeout_s=verifier.number("timeout_sec", 600.0) or 600.0,
+        verifier_timeout_s=verifier.number("timeout_sec") or 600.0,
         verifier_env=verifier.env("env"),
     )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (UnicodeDecodeError, OSError) as error:
+        raise BrokenTaskError(f"{file}: cannot be read: {error} ({_KEY})") from error
 
 
 def _table(manifest: Path, tables: Mapping[str, Any], name: str) -> _Table:
@@ -177,7 +229,7 @@ def _environment(table: _Table, context: Path) -> EnvironmentSpec:
     if network_mode not in (None, "public", "no-network", "allowlist"):
         table.complain("network_mode", network_mode, "one of public, no-network, allowlist")
     network = network_mode in ("public", "allowlist") or (
-        network_mode is None and bool(table.values.get("allow_internet", False))
+        network_mode is None and table.flag("allow_internet")
     )
     return EnvironmentSpec(
         context=context if context.is_dir() else None,
@@ -187,7 +239,7 @@ def _environment(table: _Table, context: Path) -> EnvironmentSpec:
         cpus=table.number("cpus"),
         memory_mb=table.mebibytes("memory_mb", "memory"),
         storage_mb=table.mebibytes("storage_mb", "storage"),
-        gpus=int(table.number("gpus", 0) or 0),
+        gpus=table.count("gpus"),
         network=network,
-        build_timeout_s=table.number("build_timeout_sec", 600.0) or 600.0,
+        build_timeout_s=table.number("build_timeout_sec") or 600.0,
     )

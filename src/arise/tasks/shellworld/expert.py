@@ -100,7 +100,7 @@ class Expert:
 
     def _learn(self, fix: Fix) -> Commands:
         for probe in fix.probes:
-            yield probe
+            _ = yield probe
         self._source = fix.source or self._source
         self._extras += (fix.extra,) if fix.extra else ()
 

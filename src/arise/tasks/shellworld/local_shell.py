@@ -88,13 +88,14 @@ class LocalShell:
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise SandboxError("the sandbox could not start or died") from error
-        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout_s)
+        answers = self._process.stdout
+        ready, _, _ = select.select([answers], [], [], self._timeout_s)
         if not ready:
             self._process.kill()
             self._process.wait()
             self._process = self._start()
             return Seen(exit_code=124, output="")
-        answer = self._process.stdout.readline()
+        answer = answers.readline()
         if not answer:
             raise SandboxError("the sandbox could not start or died")
         output = self._out.read_bytes()[:_MAX_BYTES].decode("utf-8", "replace")

@@ -67,7 +67,8 @@ class Plan:
 
     def solution(self) -> tuple[str, ...]:
         """The shortest sequence of commands that solves the task."""
-        source, extras = self.source, (self.rule,) if self.rule else ()
+        source = self.source
+        extras: tuple[str, ...] = (self.rule,) if self.rule else ()
         probes: tuple[str, ...] = ()
         for fix in (self.heed, self.verify):
             if fix is not None:

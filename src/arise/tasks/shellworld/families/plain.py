@@ -76,7 +76,8 @@ def sum_column(rng: random.Random, needs: Needs) -> Draft:
     if rule:
         build.files[rule] = text([f"{n},{x},{y}" for n, x, y in extra])
     counted = rows + (extra if rule else [])
-    build.expected[f"{b}.txt"] = f"{sum(row[column - 1] for row in counted)}\n"
+    total = sum((second, third)[column - 2] for _, second, third in counted)
+    build.expected[f"{b}.txt"] = f"{total}\n"
     build.closing()
     request = phrase(
         rng,

@@ -19,7 +19,9 @@ _ADD = ("add {word} too", "take {word} as well", "{word} belongs to it too", "al
 _MORE = ("more in {place}", "rest in {place}", "the rest is in {place}")
 
 
-def _hits(build: Builder, word: str, separator: str, extension: str) -> tuple[list[str], Fix | None]:
+def _hits(
+    build: Builder, word: str, separator: str, extension: str
+) -> tuple[list[str], Fix | None]:
     """Lines that hold `word`, the last of which may point to a file with one more."""
     hits = [f"{word}{separator}{name}" for name in build.lines(1)]
     if VERIFY not in build.needs:

@@ -1,0 +1,3 @@
+#!/bin/sh
+name="$2"
+echo "Hello, ${name}!"
