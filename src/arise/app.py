@@ -113,10 +113,14 @@ class Run:
             raise
 
     def close(self) -> None:
-        """Stop engine, sandboxes and event loop; safe after any failure."""
+        """Stop engine, sandboxes, event loop and process group; safe after any failure."""
+        from torch import distributed
+
         self.loop.run(self.engine.stop())
         self.loop.close()
         self.environments.close()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
     def _module(self) -> Any:
         from hydra.utils import instantiate

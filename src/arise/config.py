@@ -1,8 +1,9 @@
 """Typed schemas of the configuration groups, registered with Hydra.
 
-Each YAML file of a group starts from the schema of the same name, so an unknown key or a wrong
-type is refused when the configuration is composed, before anything heavy is imported. Values
-live in `configs/`, with meaning, unit and equation; here every field is mandatory.
+Each YAML file of a group starts from its schema, so an unknown key or a wrong type is refused
+when the configuration is composed, before anything heavy is imported (`arise.validation` refuses
+what `+key=value` adds). Values live in `configs/`, with meaning, unit and equation; here every
+field is mandatory.
 """
 
 from __future__ import annotations
@@ -183,6 +184,21 @@ class Evaluation:
 
 
 @dataclass
+class CheckpointOptions:
+    """When checkpoints are written."""
+
+    every_steps: int = MISSING
+    keep_last: int = MISSING
+
+
+@dataclass
+class Callbacks:
+    """What happens around the training step; see `configs/callbacks/default.yaml`."""
+
+    checkpoint: CheckpointOptions = MISSING
+
+
+@dataclass
 class Paths:
     """Where things are written; see `configs/paths/default.yaml`."""
 
@@ -202,6 +218,7 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
     ("harness", "shell_schema", Shell),
     ("datamodule", "schema", DataModule),
     ("evaluation", "schema", Evaluation),
+    ("callbacks", "schema", Callbacks),
     ("paths", "schema", Paths),
 )
 

@@ -6,6 +6,8 @@ which key to change.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
@@ -83,6 +85,8 @@ def validate(cfg: DictConfig) -> None:
     Raises:
         ConfigError: The first problem found.
     """
+    for problem in _unknown_keys(cfg, prefix=""):
+        raise ConfigError(problem)
     missing = sorted(OmegaConf.missing_keys(cfg))
     if missing:
         raise ConfigError(
@@ -91,6 +95,23 @@ def validate(cfg: DictConfig) -> None:
     for check in (_choices, _ranges, _training_sampling, _rubrics, _tasks, _model, _checkpoint):
         for problem in check(cfg):
             raise ConfigError(problem)
+
+
+def _unknown_keys(node: DictConfig, *, prefix: str) -> Iterator[str]:
+    """Keys that no schema knows: `+key=value` adds what composing would refuse."""
+    schema = OmegaConf.get_type(node)
+    known = (
+        [field.name for field in dataclasses.fields(schema)]
+        if dataclasses.is_dataclass(schema)
+        else None
+    )
+    for key in map(str, node):
+        if known is not None and key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
+            yield f"{prefix}{key} is not a configuration key; {hint}"
+        elif not OmegaConf.is_missing(node, key) and isinstance(node[key], DictConfig):
+            yield from _unknown_keys(node[key], prefix=f"{prefix}{key}.")
 
 
 def _choices(cfg: DictConfig) -> Iterator[str]:

@@ -137,7 +137,7 @@ def replay(history, **changes) -> tuple[CapabilitySampler, Ledger, int]:
     return sampler, ledger, version
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories())
 def test_incremental_state_equals_the_definitions(history):
     sampler, ledger, version = replay(history)
@@ -166,7 +166,7 @@ def test_incremental_state_equals_the_definitions(history):
     np.testing.assert_array_equal(sampler.records.num_members, members)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(1, 10), st.sets(st.integers(0, 7)), st.sampled_from([0.25, 1.0]))
 def test_every_batch_obeys_the_rules(history, num_tasks, in_flight, quota):
     sampler, ledger, _ = replay(history, pair_quota=quota)
@@ -195,7 +195,7 @@ def test_every_batch_obeys_the_rules(history, num_tasks, in_flight, quota):
         outstanding.discard(sample.task.id)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(histories(), st.integers(1, 6))
 def test_a_restored_sampler_goes_on_bit_for_bit(history, num_tasks):
     sampler, _, version = replay(history)
@@ -208,7 +208,7 @@ def test_a_restored_sampler_goes_on_bit_for_bit(history, num_tasks):
         assert resumed.draw(num_tasks) == sampler.draw(num_tasks)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(st.integers(0, 1000), st.floats(1e-6, 1.0), min_size=1, max_size=30),
     st.randoms(use_true_random=False),

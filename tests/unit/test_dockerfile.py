@@ -58,7 +58,7 @@ def test_env_both_syntaxes_and_substitution(tmp_path: Path) -> None:
         tmp_path,
         "ARG BASE=/opt\nFROM python:3.13\nARG V=3\nENV A=1 B='two words' \\\n    C=\"x $V\"\n"
         "ENV OLD a value with spaces\nENV P=${BASE}/bin:${NONE:-d}:${V:+set}:${NONE:+no}\n"
-        "ENV PRICE=\\$5\nWORKDIR ${BASE}\nWORKDIR sub/./x\n",
+        "ENV PRICE=\\$5 Q='$V' R=\"it's $V\"\nWORKDIR ${BASE}\nWORKDIR sub/./x\n",
     )
     plan = plan_build(folder, None)
     assert plan.env == {
@@ -68,6 +68,8 @@ def test_env_both_syntaxes_and_substitution(tmp_path: Path) -> None:
         "OLD": "a value with spaces",
         "P": "/opt/bin:d:set:",
         "PRICE": "$5",
+        "Q": "$V",
+        "R": "it's 3",
     }
     assert plan.workdir == "/opt/sub/x"
     assert plan_build(folder, "/task").workdir == "/task"

@@ -134,5 +134,5 @@ def test_V01_error_ends_with_the_tests_output() -> None:
             return {"reward.json": None, "reward.txt": None, "output": b"no such module\xff\n"}
 
     task = Task(id="a", instruction="", path=Path("/"), tests=Path("/t"), verifier_env={"A": "1"})
-    with pytest.raises(VerifierError, match="output ends: no such module\ufffd$"):
+    with pytest.raises(VerifierError, match=r"output ends: no such module\ufffd$"):
         asyncio.run(verify(Finished(), task))

@@ -99,6 +99,6 @@ class GenerationGate:
             log.exception("the engine failed unexpectedly")
             return [InferenceError(f"the engine failed: {error!r}")] * len(requests)
         if len(answers) != len(requests):
-            error = InferenceError(f"asked for {len(requests)} answers, got {len(answers)}")
-            return [error] * len(requests)
+            wrong = InferenceError(f"asked for {len(requests)} answers, got {len(answers)}")
+            return [wrong] * len(requests)
         return answers

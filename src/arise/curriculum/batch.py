@@ -177,7 +177,5 @@ class BatchBuilder:
         self._num_members[self._table.rows_of(position)] -= has_record
 
     def _urn(self, positions: NDArray[np.int64]) -> WeightedUrn:
-        weights: NDArray[np.float64] = np.reciprocal(
-            1.0 + self._burden[positions], dtype=np.float64
-        )
+        weights = 1.0 / (1.0 + self._burden[positions].astype(np.float64))
         return WeightedUrn(positions, weights)

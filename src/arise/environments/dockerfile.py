@@ -20,6 +20,7 @@ _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compos
 _IGNORED = frozenset({"LABEL", "MAINTAINER", "EXPOSE", "CMD", "STOPSIGNAL"})
 _READ_ONLY = "usr bin sbin lib lib32 lib64 libx32 etc dev proc sys run tests logs".split()
 _ARCHIVE = re.compile(r"\.(tar|tar\.\w+|tgz|tbz2?|txz)$")
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|[^'\"\\]+", re.DOTALL)
 _VARIABLE = re.compile(r"\\\$|\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
 
@@ -265,7 +266,10 @@ class _Builder:
                 return value or match[4]
             return (match[4] if value else "") if match[3] == "+" else value
 
-        return _VARIABLE.sub(replace, text)
+        # Nothing is replaced in single quotes, as in a shell.
+        return _QUOTED.sub(
+            lambda part: part[0] if part[0][0] == "'" else _VARIABLE.sub(replace, part[0]), text
+        )
 
 
 def _copy_tree(plan: BuildPlan, source: Path, target: str, mode: int | None) -> None:

@@ -52,7 +52,7 @@ while IFS=' ' read -r -u "$control" verb argument; do
   files)
     tar -xpf - -C /disk/root <&"$channel" && say ok || say failed ;;
   agent)
-    chmod 755 /disk/root
+    chmod 755 /disk/root /disk/logs
     ( exec 3<&"$commands" 4>&"$replies" 5<&"$channel"
       exec {control}<&- {status}>&- {commands}<&- {replies}>&- {channel}<&-
       exec "${session[@]}" --size 4096 --tmpfs /tests --remount-ro /tests \
@@ -61,7 +61,7 @@ while IFS=' ' read -r -u "$control" verb argument; do
     say ended "$?" ;;
   tests)
     IFS= read -r -d '' -u "$channel" script
-    chmod 755 /disk/root
+    chmod 755 /disk/root /disk/logs
     rm -rf /trusted/{tests,verifier} && mkdir /trusted/{tests,verifier} &&
       tar -xpf - -C /trusted/tests <&"$channel" || { say failed; continue; }
     [[ $argument == / ]] || rm -rf /disk/root/{conftest.py,pytest.ini,.pytest.ini} \

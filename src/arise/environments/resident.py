@@ -24,10 +24,13 @@ AGENT_ENV: Mapping[str, str] = {
     "LANG": "C.UTF-8",
     "TERM": "dumb",
 }
-# Nothing the agent can set reaches the tests; a fresh home hides its dot files and user packages.
+# Nothing the agent can set reaches the tests: a fresh home hides its dot files and user packages,
+# and a fresh folder for temporary files outlives a full disk. Python still imports from the
+# working directory, because most tests import what the agent wrote.
 TESTS_ENV: Mapping[str, str] = {
     **AGENT_ENV,
     "HOME": "/run/home",
+    "TMPDIR": "/run/tmp",
     "PYTHONNOUSERSITE": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
@@ -110,7 +113,7 @@ def tests_script(
     """
     variables = {**container_env, **TESTS_ENV, **env}
     return (
-        f"exec 2>&1\n{limits.script()}{exports(variables)}mkdir -p /run/home\n"
+        f"exec 2>&1\n{limits.script()}{exports(variables)}mkdir -p /run/home /run/tmp\n"
         f"cd -- {shlex.quote(workdir)} || cd /\n/usr/bin/bash /tests/test.sh\nexit $?\n"
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -20,11 +19,10 @@ from arise.environments.machine import (
     session_arguments,
 )
 from arise.environments.output import OutputReader
+from arise.environments.pipes import LineReader, Pipes
 from arise.errors import ConfigError, SandboxError
 
-_MAX_LINE_BYTES = 4096
 _STDERR_BYTES = 4096
-_FIRST_REMOTE_FD = 20
 
 
 class Machine:
@@ -57,13 +55,14 @@ class Machine:
         self._events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self._closers: list[Callable[[], None]] = []
         self.is_dead = False
-        with contextlib.ExitStack() as opened, contextlib.ExitStack() as remote:
-            pipes = _Pipes(opened, remote)
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as theirs:
+            pipes = Pipes(opened, theirs)
             output, errors, self._info = (pipes.inbound() for _ in range(3))
             status, replies = pipes.inbound(), pipes.inbound()
             self._control, self._commands = pipes.outbound(), pipes.outbound()
             self._channel, self._channel_reader = pipes.channel()
-            control, commands = pipes.remote_of(self._control), pipes.remote_of(self._commands)
+            # The order is that of the supervisor's positional parameters.
+            remote = [self._control, status, self._commands, replies, self._channel_reader]
             command = [
                 *drop_privileges(uid),
                 *machine_arguments(
@@ -73,8 +72,8 @@ class Machine:
                     info_fd=pipes.remote_of(self._info),
                 ),
                 *("/usr/bin/bash", "--norc", "--noprofile", "-c", SUPERVISOR, "supervisor"),
-                *(str(control), str(pipes.remote_of(status)), str(commands)),
-                *(str(pipes.remote_of(replies)), str(self._channel_reader), str(uid)),
+                *(str(pipes.remote_of(fd)) for fd in remote),
+                str(uid),
                 *session_arguments(bubblewrap, shared_bytes=shared_bytes),
             ]
             self._process = _spawn(command, pipes, output=output, errors=errors)
@@ -83,8 +82,8 @@ class Machine:
             self._closers.append(functools.partial(os.close, fd))
         self.output = self._reader(output, max_output_bytes)
         self._errors = self._reader(errors, _STDERR_BYTES)
-        _Lines(self._loop, status, self._on_status, self._closers)
-        _Lines(self._loop, replies, self._on_reply, self._closers)
+        LineReader(self._loop, status, self._on_status, self._closers)
+        LineReader(self._loop, replies, self._on_reply, self._closers)
 
     def send(self, verb: str, *contents: bytes) -> None:
         """Ask the supervisor for something.
@@ -171,17 +170,19 @@ class Machine:
 
     async def close(self) -> None:
         """Kill everything and wait until it is dead."""
-        if self._process.poll() is None:
-            self.session_pid()
-            # Killing the first process of the namespace, not the program that waits for it,
-            # makes its exit mean that every process in the machine is dead.
-            limits.kill(self._supervisor_pid or self._process.pid)
-            if not await self._exited(5.0):
-                self._process.kill()
-                await self._exited(5.0)
-        self.is_dead = True
-        self._events.put_nowait(("closed", ""))
-        self._close_all()
+        try:
+            if self._process.poll() is None:
+                self.session_pid()
+                # Killing the first process of the namespace, not the program that waits for it,
+                # makes its exit mean that every process in the machine is dead.
+                limits.kill(self._supervisor_pid or self._process.pid)
+                if not await self._exited(5.0):
+                    self._process.kill()
+                    await self._exited(5.0)
+        finally:
+            self.is_dead = True
+            self._events.put_nowait(("closed", ""))
+            self._close_all()
 
     def _fill(self, contents: tuple[bytes, ...]) -> None:
         os.ftruncate(self._channel, 0)
@@ -236,61 +237,8 @@ class Machine:
             close()
 
 
-class _Pipes:
-    """Makes pipes; what is `opened` is closed on failure, the sandbox's ends always."""
-
-    def __init__(self, opened: contextlib.ExitStack, remote: contextlib.ExitStack) -> None:
-        self._opened = opened
-        self._remote = remote
-        self._peers: dict[int, int] = {}
-
-    def inbound(self) -> int:
-        """A pipe that the sandbox writes; returns our end."""
-        reader, writer = os.pipe()
-        return self._keep(reader, writer)
-
-    def outbound(self) -> int:
-        """A pipe that the sandbox reads; returns our end."""
-        reader, writer = os.pipe()
-        return self._keep(writer, reader)
-
-    def channel(self) -> tuple[int, int]:
-        """A file in memory: (our writing end, the reading end that is shared).
-
-        Seeking the reading end here moves it in the sandbox too, and nobody there can write it.
-        """
-        writer = os.memfd_create("channel", os.MFD_CLOEXEC)
-        self._opened.callback(os.close, writer)
-        reader = _renumbered(os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_CLOEXEC))
-        self._opened.callback(os.close, reader)
-        self._peers[reader] = reader
-        return writer, reader
-
-    def remote_of(self, fd: int) -> int:
-        """The sandbox's end of the pipe whose other end is `fd`."""
-        return self._peers[fd]
-
-    def inherited(self) -> list[int]:
-        """Everything the sandbox needs."""
-        return list(self._peers.values())
-
-    def _keep(self, ours: int, theirs: int) -> int:
-        self._opened.callback(os.close, ours)
-        self._peers[ours] = _renumbered(theirs)
-        self._remote.callback(os.close, self._peers[ours])
-        os.set_blocking(ours, False)
-        return ours
-
-
-def _renumbered(fd: int) -> int:
-    """Move `fd` above the numbers to which the supervisor moves the files of a session."""
-    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_REMOTE_FD)
-    os.close(fd)
-    return high
-
-
 def _spawn(
-    command: list[str], pipes: _Pipes, *, output: int, errors: int
+    command: list[str], pipes: Pipes, *, output: int, errors: int
 ) -> subprocess.Popen[bytes]:
     stdout, stderr = pipes.remote_of(output), pipes.remote_of(errors)
     try:
@@ -306,40 +254,6 @@ def _spawn(
         )
     except OSError as error:
         raise SandboxError(f"could not start a sandbox: {error}") from error
-
-
-class _Lines:
-    """Calls `on_line` for each line of a pipe, and with `None` at its end."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        fd: int,
-        on_line: Callable[[str | None], None],
-        closers: list[Callable[[], None]],
-    ) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._on_line = on_line
-        self._buffer = b""
-        loop.add_reader(fd, self._on_readable)
-        closers.append(self._close)
-
-    def _on_readable(self) -> None:
-        data = os.read(self._fd, _MAX_LINE_BYTES)
-        if not data:
-            self._loop.remove_reader(self._fd)
-            self._on_line(None)
-            return
-        *lines, rest = (self._buffer + data).split(b"\n")
-        # An agent that gets hold of the pipe must not fill the host's memory.
-        self._buffer = rest[-_MAX_LINE_BYTES:]
-        for line in lines:
-            self._on_line(line.decode("ascii", errors="replace"))
-
-    def _close(self) -> None:
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
 
 
 def drop_privileges(uid: int) -> list[str]:

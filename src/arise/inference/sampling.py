@@ -140,7 +140,7 @@ class Sampler:
 
     def _kept(self, weights: Tensor) -> Tensor:
         """bool[B, V]: the k largest, then the smallest set of those whose mass reaches top-p."""
-        ordered, index = weights.sort(-1, descending=True, stable=True)
+        ordered, index = weights.sort(dim=-1, descending=True, stable=True)
         rank = torch.arange(weights.shape[-1], device=weights.device)
         ordered = ordered * (rank < self._top_k)
         before = ordered.cumsum(-1) - ordered

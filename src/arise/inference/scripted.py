@@ -65,6 +65,11 @@ class ScriptedEngine(Engine):
         self._failures = frozenset(failures)
         self._turns: dict[SessionKey, int] = {}
 
+    @property
+    def dtype(self) -> None:
+        """No weights are held, so what was given is reported as it is."""
+        return None
+
     async def start(self) -> None:
         """Nothing to bring up."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +10,11 @@ from threading import Event
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from arise.errors import ConfigError, InferenceError
-from arise.inference.attention import SLOT_ATTENTION
-from arise.inference.base import Completion, Engine, GenerationRequest, SamplingParams, WeightReport
+from arise.inference.base import Completion, Engine, GenerationRequest, WeightReport
 from arise.inference.generation import (
     Draft,
     GenerationCancelled,
@@ -26,6 +24,7 @@ from arise.inference.generation import (
 )
 from arise.inference.sampling import check
 from arise.inference.slot_cache import SlotCache, SlotTable
+from arise.inference.slot_support import check_model, vocabulary_size, why_not_slots
 from arise.inference.weights import copy_weights, fingerprints
 
 logger = logging.getLogger(__name__)
@@ -33,7 +32,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_MOVING_ROPE = ("dynamic", "longrope")
 
 
 class TransformersEngine(Engine):
@@ -175,11 +173,10 @@ class TransformersEngine(Engine):
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def _start(self) -> None:
-        model = self._build().to(device=self._device, dtype=self._dtype).eval()
-        model.requires_grad_(False)
-        _check_model(model, self.max_context_tokens)
+        model = _placed(self._build(), self._device, self._dtype)
+        check_model(model, self.max_context_tokens)
         self._model = model
-        reason = _why_not_slots(model)
+        reason = why_not_slots(model)
         if reason is None:
             cache = SlotCache(max_slots=self._max_sessions, max_tokens=self.max_context_tokens)
             self._table = SlotTable(cache, max_sessions=self._max_sessions)
@@ -192,7 +189,6 @@ class TransformersEngine(Engine):
             )
             self._generator = PlainGenerator(model)
 
-    @torch.inference_mode()
     def _generate(
         self, requests: list[GenerationRequest], cancelled: Event
     ) -> list[Completion | InferenceError]:
@@ -200,7 +196,8 @@ class TransformersEngine(Engine):
         assert self._generator is not None
         for wave in _waves([d for d in drafts if d.error is None], self._max_sessions):
             try:
-                self._generator.run(wave, cancelled)
+                with torch.inference_mode():
+                    self._generator.run(wave, cancelled)
             except GenerationCancelled:
                 break
             except torch.OutOfMemoryError as error:
@@ -221,7 +218,7 @@ class TransformersEngine(Engine):
             limit=min(request.sampling.max_tokens, room),
         )
         assert self._model is not None
-        vocabulary = self._model.get_input_embeddings().weight.shape[0]
+        vocabulary = vocabulary_size(self._model)
         problem = ""
         if not prompt:
             problem = "the prompt is empty"
@@ -271,84 +268,18 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _check_model(model: PreTrainedModel, max_context_tokens: int) -> None:
-    config = model.config.get_text_config()
-    if getattr(model.config, "is_encoder_decoder", False) or not model.get_output_embeddings():
-        raise ConfigError(
-            f"engine.model must build a causal language model, got {type(model).__name__}"
-        )
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and max_context_tokens > limit:
-        raise ConfigError(
-            f"engine.max_context_tokens={max_context_tokens} exceeds the model's "
-            f"max_position_embeddings of {limit}"
-        )
+def _placed(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Move and cast a model for inference, all but what is derived and never saved.
 
-
-def _why_not_slots(model: PreTrainedModel) -> str | None:
-    """Why the slot cache cannot play this model; `None` if it can, with its attention set up.
-
-    The configuration rules out what a short probe cannot show; the probe rules out the rest, by
-    comparing batched, cached, left-padded passes with single plain ones.
+    A rotary embedding's frequencies are such a buffer: in bfloat16 they would turn far positions
+    by wrong angles, and the trainer keeps them in float32.
     """
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if kinds - {"full_attention"}:
-        return f"its layers are {', '.join(sorted(kinds))}"
-    if not kinds and getattr(config, "sliding_window", None):
-        return "its attention has a sliding window"
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _MOVING_ROPE:
-        return f"its {rope['rope_type']} rotary embedding depends on the longest batch mate"
-    _own_config(model)
-    before = model.config._attn_implementation
-    try:
-        model.set_attn_implementation(SLOT_ATTENTION)
-        gap, tolerance = _probe(model)
-        reason = f"cached passes differ from plain ones by {gap:.2g}" if gap > tolerance else None
-    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
-        reason = f"its forward pass does not take a slot cache ({type(error).__name__}: {error})"
-    if reason is not None:
-        model.set_attn_implementation(before)
-    return reason
-
-
-def _own_config(model: PreTrainedModel) -> None:
-    """Give the model configuration objects that it shares with no other model."""
-    copies: dict[int, Any] = {}
-    copy.deepcopy(model.config, copies)
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if id(config) in copies:
-            module.config = copies[id(config)]
-
-
-@torch.inference_mode()
-def _probe(model: PreTrainedModel) -> tuple[float, float]:
-    """Largest gap of cached to plain log-probabilities on fixed input, and what rounding allows.
-
-    Two sessions of different lengths, two turns each, against one plain pass per row.
-    """
-    cache = SlotCache(max_slots=2, max_tokens=32)
-    generator = SlotGenerator(model, SlotTable(cache, max_sessions=2), cache)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    prompts = [[(7 * i + 3) % vocabulary for i in range(9)], [(5 * i) % vocabulary for i in (1, 2)]]
-    gap = scale = 0.0
-    for _ in range(2):
-        drafts = [
-            Draft(session=(0, row), prompt=prompt, sampling=SamplingParams(seed=row), limit=3)
-            for row, prompt in enumerate(prompts)
-        ]
-        generator.run(drafts, Event())
-        for draft in drafts:
-            ids = torch.tensor([draft.prompt + draft.token_ids], device=model.device)
-            logits = model(input_ids=ids, use_cache=False).logits[0, -4:-1].double()
-            plain = logits.log_softmax(-1).gather(-1, ids[0, -3:, None])[:, 0].tolist()
-            pairs = zip(draft.logprobs, plain, strict=True)
-            gap = max(gap, *(abs(cached - expected) for cached, expected in pairs))
-            scale = max(scale, logits.abs().max().item())
-        prompts = [d.prompt + d.token_ids + [1, 0][: 1 + d.session[1]] for d in drafts]
-    return gap, max(1e-4, 4 * torch.finfo(model.dtype).eps * scale)
+    nn.Module.to(model, device=device)
+    saved = model.state_dict(keep_vars=True)
+    for tensor in saved.values():
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return model.eval().requires_grad_(False)
 
 
 def _waves(drafts: Sequence[Draft], size: int) -> Iterator[list[Draft]]:

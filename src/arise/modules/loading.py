@@ -152,7 +152,7 @@ class RandomModel:
         context_tokens: int,
     ) -> None:
         self._seed = seed
-        self._sizes = {
+        self._sizes: dict[str, Any] = {
             "hidden_size": hidden_size,
             "num_hidden_layers": num_layers,
             "num_attention_heads": num_heads,
@@ -193,7 +193,7 @@ class RandomModel:
     def empty_model(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
         """Same architecture, other weights."""
         with torch.random.fork_rng(devices=[]):
-            return LlamaForCausalLM(self._config()).to(dtype)
+            return AutoModelForCausalLM.from_config(self._config(), dtype=dtype)
 
 
 def _read_template(path: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 MAX_ANSWER_CHARS = 400_000
 MAX_SPAN_CHARS = 50_000
-MAX_BROKEN_SPANS = 100
+MAX_BROKEN_SPANS = 20
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 # The closing quote is optional: an unclosed string must not make the search quadratic.
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"?|,(?=\s*[}\]])', re.DOTALL)
@@ -44,7 +44,8 @@ def read_objects(text: str) -> tuple[list[dict[str, Any]], int]:
         opening = _LINE_START.match(line)
         if opening:
             start = position + opening.end()
-            found = _read(text[start:line_end])
+            is_closed = "}" in line or "]" in line
+            found = _read(text[start:line_end]) if is_closed else None
             if found is None and num_broken < MAX_BROKEN_SPANS:
                 end = _span_end(text, start)
                 found = _read(text[start:end]) if end > line_end else None

@@ -127,9 +127,7 @@ class RubricPool:
         counts = list(self._windows.values())
         return pass_rate(sum(count[0] for count in counts), sum(count[1] for count in counts))
 
-    def decide(
-        self, *, eta_low: float, eta_high: float, frozen: bool = False
-    ) -> dict[int, Action]:
+    def decide(self, *, eta_low: float, eta_high: float, frozen: bool = False) -> dict[int, Action]:
         """The action for every pair, in id order, on the state as it is; changes nothing."""
         return {
             pair.id: decide(

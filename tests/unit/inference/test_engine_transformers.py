@@ -388,6 +388,18 @@ def test_bfloat16_engine_reports_what_float32_master_weights_become() -> None:
         verify(fingerprints(trainer.state_dict()), report, version=0)
 
 
+def test_bfloat16_leaves_rotary_frequencies_in_float32() -> None:
+    model = llama(head_dim=64)
+    engine = engine_of(lambda: model, dtype="bfloat16")
+    answers = run(engine, lambda: engine.generate([request((0, 0), [1, 2, 3])]))
+    assert isinstance(answers[0], Completion)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert torch.equal(
+        model.model.rotary_emb.inv_freq, llama(head_dim=64).model.rotary_emb.inv_freq
+    )
+    assert model.lm_head.weight.dtype == torch.bfloat16
+
+
 def test_a_refused_load_changes_nothing() -> None:
     engine = engine_of(llama)
 

@@ -110,10 +110,19 @@ def test_W04_wrapped_names_become_plain(wrapped: str, plain: str) -> None:
     assert canonical_name(wrapped) == plain
 
 
+@pytest.mark.slow
 def test_W04_a_compiled_model_loads_under_its_plain_names() -> None:
     engine, trainer = Tied(0), torch.compile(Tied(1))
     state = trainer.state_dict()
     assert all(name.startswith("_orig_mod.") for name in state)
+    own = copy_weights(engine, state)
+    assert torch.equal(engine.embed.weight, trainer.embed.weight)
+    verify(fingerprints(state), WeightReport(version=2, fingerprints=fingerprints(own)), version=2)
+
+
+def test_W04_names_of_nested_wrappers_load_and_verify() -> None:
+    engine, trainer = Tied(0), Tied(1)
+    state = {f"module._orig_mod.{n}": t for n, t in trainer.state_dict().items()}
     own = copy_weights(engine, state)
     assert torch.equal(engine.embed.weight, trainer.embed.weight)
     verify(fingerprints(state), WeightReport(version=2, fingerprints=fingerprints(own)), version=2)

@@ -149,5 +149,5 @@ def test_window_numbers_restart_and_state() -> None:
 
 
 def test_limit_is_checked() -> None:
-    with pytest.raises(ConfigError, match="rubrics.max_records must be an integer >= 1, got 0"):
+    with pytest.raises(ConfigError, match=r"rubrics.max_records must be an integer >= 1, got 0"):
         EvidenceBuffer(max_records=0)

@@ -267,7 +267,7 @@ def test_without_injection_states_are_kept_and_nothing_is_refined() -> None:
 
 def test_schedule() -> None:
     evolution = World().evolution
-    assert [step for step in range(0, 41) if evolution.is_due(step)] == [10, 20, 30, 40]
+    assert [step for step in range(41) if evolution.is_due(step)] == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize(

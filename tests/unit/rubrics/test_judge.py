@@ -1,4 +1,4 @@
-"""The judge: which requests it makes and what a review says when answers are good, bad or absent."""
+"""The judge: its requests, and its reviews when answers are good, bad or absent."""
 
 import asyncio
 import json

@@ -256,7 +256,7 @@ def test_import_of_a_file_that_is_no_pool(tmp_path) -> None:
 
 
 def test_limits_are_checked() -> None:
-    with pytest.raises(ConfigError, match="rubrics.max_pairs must be an integer >= 1, got 0"):
+    with pytest.raises(ConfigError, match=r"rubrics.max_pairs must be an integer >= 1, got 0"):
         make_pool(max_pairs=0)
 
 

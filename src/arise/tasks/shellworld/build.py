@@ -1,7 +1,7 @@
 """Builds the tiny policy: `python -m arise.tasks.shellworld.build --out FOLDER`.
 
-Tokenizer, demonstrations and weights are functions of the seed; the weights also depend on the
-number of threads, in the last bits. Without `--out` the bundled policy is replaced.
+Tokenizer, demonstrations and, on machines that compute alike, weights are functions of the seed.
+Without `--out` the bundled policy is replaced.
 """
 
 from __future__ import annotations
@@ -42,19 +42,18 @@ else.
 {tables}"""
 
 
-def build(out: Path, *, seed: int, recipe: WarmStart, workers: int) -> None:
+def build(out: Path, *, seed: int, recipe: WarmStart) -> None:
     """Make transcripts, train, and write a Hugging Face folder.
 
     Args:
         out: Folder to write to.
         seed: Any integer.
         recipe: Sizes and rates of the warm start.
-        workers: Processes that run the demonstrators' commands.
     """
     started = time.monotonic()
     tokenizer = build_tokenizer()
     print(f"tokenizer: {len(tokenizer)} tokens", flush=True)
-    transcripts = make_transcripts(recipe.num_transcripts, seed, workers)
+    transcripts = make_transcripts(recipe.num_transcripts, seed)
     solved = sum(transcript.reward for transcript in transcripts) / len(transcripts)
     print(
         f"transcripts: {len(transcripts)}, {solved:.0%} solved, {time.monotonic() - started:.0f} s",
@@ -111,16 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Build the bundled policy from a seed.")
     parser.add_argument("--out", type=Path, default=measure.POLICY, help="folder to write")
     parser.add_argument("--seed", type=int, default=0, help="any integer")
-    parser.add_argument("--workers", type=int, default=2, help="processes and threads")
     parser.add_argument("--transcripts", type=int, help="fewer, for a quick trial")
     parser.add_argument("--episodes", type=int, default=480, help="per measured figure; 0: none")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.workers)
+    # One thread: the same weights on any number of cores, and no waiting on a busy one.
+    torch.set_num_threads(1)
     recipe = WarmStart(
         **({} if options.transcripts is None else {"num_transcripts": options.transcripts})
     )
     started = time.monotonic()
-    build(options.out, seed=options.seed, recipe=recipe, workers=options.workers)
+    build(options.out, seed=options.seed, recipe=recipe)
     if options.episodes:
         minutes = (time.monotonic() - started) / 60
         write_card(
@@ -128,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seed=options.seed,
             recipe=recipe,
             episodes=options.episodes,
-            duration=f", {minutes:.0f} minutes on {options.workers} cores",
+            duration=f" in {minutes:.0f} minutes on one core",
         )
 
 

@@ -1,4 +1,4 @@
-"""Synthetic transcripts for the warm start: expert and flawed agents, real command outputs.
+"""Synthetic transcripts for the warm start: expert and flawed agents, exact command outputs.
 
 Every episode draws which behaviours it shows. A skill sentence in the system prompt raises the
 probability, but far from certainty: a policy that obeys always has nothing to learn with the
@@ -7,17 +7,15 @@ sentence, and treats it as a gate without which the behaviour does not exist.
 
 from __future__ import annotations
 
-import multiprocessing
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arise.tasks.shellworld.behaviours import Behaviour
 from arise.tasks.shellworld.episode import MAX_TURNS, SUBMIT, observation, system_prompt
 from arise.tasks.shellworld.expert import Disposition, Expert
-from arise.tasks.shellworld.folder import grade
 from arise.tasks.shellworld.generate import generate_tasks
-from arise.tasks.shellworld.local_shell import LocalShell
+from arise.tasks.shellworld.simulate import SimulatedShell
 from arise.tasks.shellworld.skills import NEUTRAL, SEEN, draw, framed
 from arise.tasks.shellworld.spec import TaskSpec
 
@@ -110,62 +108,35 @@ def draw_disposition(rng: random.Random, mixture: Mixture, asked: set[Behaviour]
     )
 
 
-def demonstrate(
-    shell: LocalShell, spec: TaskSpec, rng: random.Random, mixture: Mixture
-) -> Transcript:
+def demonstrate(spec: TaskSpec, rng: random.Random, mixture: Mixture) -> Transcript:
     """One episode of one drawn demonstrator."""
     skills, asked = draw_prompt(rng, mixture)
     messages = [("system", system_prompt(skills)), ("user", spec.instruction)]
     commands = Expert(spec.plan, draw_disposition(rng, mixture, asked), rng).play()
-    folder = shell.open(spec)
+    shell = SimulatedShell(spec)
     command = next(commands)
     for _ in range(MAX_TURNS):
         messages.append(("assistant", command))
         if command == SUBMIT:
             break
-        seen = shell.run(folder, command)
+        seen = shell.run(command)
         messages.append(("tool", observation(seen)))
         command = commands.send(seen)
-    reward = grade(spec, folder)
-    shell.close_episode(folder)
-    return Transcript(messages=tuple(messages), reward=reward)
+    return Transcript(messages=tuple(messages), reward=shell.grade())
 
 
-def _chunk(job: tuple[int, int, int]) -> list[Transcript]:
-    seed, start, stop = job
-    rng = random.Random(f"transcripts/{seed}/{start}")
-    count = stop - start
-    pools = {
-        mix: iter(generate_tasks("train", count, _TASK_SEED + seed * 100_003 + start, mix))
-        for mix in ("conjunctive", "single")
-    }
-    with LocalShell() as shell:
-        return [
-            demonstrate(
-                shell,
-                next(pools["single" if rng.random() < MIXTURE.single else "conjunctive"]),
-                rng,
-                MIXTURE,
-            )
-            for _ in range(count)
-        ]
-
-
-def make_transcripts(count: int, seed: int, workers: int = 2) -> list[Transcript]:
-    """`count` transcripts; the same for any number of workers.
+def make_transcripts(count: int, seed: int, mixture: Mixture = MIXTURE) -> list[Transcript]:
+    """`count` transcripts of training families, on tasks that no training suite has.
 
     Args:
         count: How many.
         seed: Any integer.
-        workers: Processes that run commands.
+        mixture: How demonstrators behave.
     """
-    return list(_stream(count, seed, workers))
-
-
-def _stream(count: int, seed: int, workers: int, size: int = 500) -> Iterator[Transcript]:
-    jobs: Sequence[tuple[int, int, int]] = [
-        (seed, start, min(count, start + size)) for start in range(0, count, size)
-    ]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for chunk in pool.imap(_chunk, jobs):
-            yield from chunk
+    rng = random.Random(f"transcripts/{seed}")
+    pools = {
+        mix: iter(generate_tasks("train", count, _TASK_SEED + seed, mix))
+        for mix in ("conjunctive", "single")
+    }
+    drawn = ("single" if rng.random() < mixture.single else "conjunctive" for _ in range(count))
+    return [demonstrate(next(pools[mix]), rng, mixture) for mix in drawn]

@@ -29,7 +29,8 @@ def missing_input(rng: random.Random, needs: Needs) -> Draft:
     build = Builder(rng, needs)
     a, b, c, d = build.names.many(4)
     renamed = f"{a}.{rng.choice(('old', 'bak', 'new', 'orig'))}" if HEED in needs else f"{a}.txt"
-    lines = build.lines(2)
+    # Never in order already: `cat` must not pass for `sort`.
+    lines = sorted(build.lines(2), reverse=True)
     verify = None
     build.files[renamed] = text(lines)
     if VERIFY in needs:

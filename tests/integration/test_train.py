@@ -1,0 +1,79 @@
+"""The whole road in process: five hand-written Harbor tasks, real sandboxes, a random policy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from runs import TASKS, TINY, compose_config, only_run, trajectories
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from arise import app
+from arise.runs.folder import complete_checkpoints
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output_dir = tmp_path_factory.mktemp("outputs")
+    app.train(compose_config(*TINY, f"paths.output_dir={output_dir}", "quiet=true"))
+    return only_run(output_dir)
+
+
+def test_every_slot_is_recorded(run: Path) -> None:
+    records = trajectories(run)
+    assert list(records) == [f"step_{step:06d}.jsonl.gz" for step in (1, 2, 3)]
+    for step, slots in enumerate(records.values()):
+        assert [(slot["iteration"], slot["rollout"]) for slot in slots] == [
+            (step, rollout) for _ in range(2) for rollout in range(2)
+        ]
+        assert len({slot["task_id"] for slot in slots}) == 2
+        assert not any("failure" in slot for slot in slots)
+        assert {slot["task_id"] for slot in slots} <= {path.name for path in TASKS.iterdir()}
+
+
+def test_recorded_tokens_are_exactly_what_the_policy_saw(run: Path) -> None:
+    """A record alone gives the row, and the row alone gives the behaviour log-probabilities."""
+    tokenizer = AutoTokenizer.from_pretrained(run / "final_model")
+    for slot in trajectories(run)["step_000001.jsonl.gz"]:
+        for turn in slot["turns"]:
+            assert 0 < len(turn["token_ids"]) <= 16
+            assert len(turn["token_ids"]) == len(turn["logprobs"]) == len(turn["policy_versions"])
+            assert set(turn["policy_versions"]) == {0}
+            text = tokenizer.decode(turn["token_ids"], skip_special_tokens=True)
+            assert text == turn["text"]
+            assert all(value < 0 for value in turn["logprobs"])
+            if turn["finish_reason"] == "length":
+                # Nothing is appended to a reply that was cut off.
+                assert turn["token_ids"][-1] != tokenizer.eos_token_id
+
+
+def test_final_model_loads_and_differs_from_the_start(run: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(run / "final_model")
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert AutoTokenizer.from_pretrained(run / "final_model").chat_template
+
+
+def test_last_step_is_checkpointed(run: Path) -> None:
+    assert [path.name for path in complete_checkpoints(run)] == ["step_000003"]
+    assert not list((run / "checkpoints").glob(".saving*"))
+
+
+def test_scalars_are_logged_once_a_step(run: Path) -> None:
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    for tag in ("reward/pass_rate", "loss/policy", "loss/grad_norm", "time/rollout_s"):
+        assert [point.step for point in events.Scalars(tag)] == [1, 2, 3]
+    assert all(math.isfinite(p.value) for tag in tags for p in events.Scalars(tag))
+    for point in events.Scalars("ratio/max"):
+        assert point.value == pytest.approx(1.0, abs=1e-4)
+    # 5e-4 * min(1, n / 5), rounded to float32 by TensorBoard
+    learning_rates = [point.value for point in events.Scalars("loss/lr")]
+    assert learning_rates == pytest.approx([1e-4, 2e-4, 3e-4], rel=1e-6)
+
+
+def test_configuration_is_kept(run: Path) -> None:
+    assert "rubric_weight: 0.3" in (run / ".hydra" / "config.yaml").read_text()

@@ -1,0 +1,105 @@
+"""Helpers for tests that run training: compose in process, start as a user would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from arise.config import register_schemas
+from arise.runs.records import read_records
+
+ROOT = Path(__file__).parents[1]
+TASKS = ROOT / "tests" / "data" / "tasks"
+
+# What a training run in this process leaves behind; a child must not take it for its own.
+_LAUNCH_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"}
+
+# The smallest real run on the five hand-written tasks.
+TINY = (
+    "experiment=ablation/outcome_only",
+    "debug=tiny",
+    "datamodule=folder",
+    f"datamodule.corpus={TASKS}",
+)
+
+
+def compose_config(*overrides: str) -> DictConfig:
+    register_schemas()
+    with initialize_config_dir(config_dir=str(ROOT / "configs"), version_base="1.3"):
+        return compose(config_name="train", overrides=list(overrides))
+
+
+def start_training(*overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """`python train.py ...` in a process group of its own."""
+    inherited = {key: value for key, value in os.environ.items() if key not in _LAUNCH_VARIABLES}
+    return subprocess.Popen(
+        [sys.executable, "train.py", *overrides],
+        cwd=ROOT,
+        env={**inherited, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_line(process: subprocess.Popen[str], text: str, timeout_s: float = 120.0) -> str:
+    """Read output until a line holds `text`; everything read so far is returned."""
+    assert process.stdout is not None
+    seen, deadline = "", time.monotonic() + timeout_s
+    for line in process.stdout:
+        seen += line
+        if text in line:
+            return seen
+        assert time.monotonic() < deadline, seen
+    raise AssertionError(f"the run ended without {text!r}:\n{seen}")
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def only_run(output_dir: Path, experiment: str = "outcome_only") -> Path:
+    (run,) = (output_dir / experiment).iterdir()
+    return run
+
+
+def trajectories(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Records by file name, without durations."""
+    return {
+        path.name: [
+            {key: value for key, value in record.items() if key != "durations_s"}
+            for record in read_records(path)
+        ]
+        for path in sorted((run / "trajectories").glob("*.jsonl.gz"))
+    }
+
+
+def checkpoint_tensors(checkpoint: Path, scratch: Path) -> dict[str, torch.Tensor]:
+    """Weights and optimizer moments of a sharded checkpoint, by flat name."""
+    file = scratch / f"{checkpoint.parent.parent.name}_{checkpoint.name}.pt"
+    dcp_to_torch_save(checkpoint, file)
+    flat: dict[str, torch.Tensor] = {}
+
+    def walk(prefix: str, node: Any) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                walk(f"{prefix}/{key}", value)
+        elif isinstance(node, torch.Tensor):
+            flat[prefix] = node
+
+    walk("", torch.load(file, weights_only=False))
+    return flat
