@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from arise.runs.folder import complete_checkpoints
 from runs import (
     TINY,
     checkpoint_tensors,
@@ -19,15 +22,12 @@ from runs import (
     trajectories,
     wait_for_line,
 )
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-from arise.runs.folder import complete_checkpoints
 
 pytestmark = pytest.mark.slow
 SIX_STEPS = ("trainer.max_steps=6", "callbacks.checkpoint.every_steps=3")
 
 
-def finish(process: "object") -> str:
+def finish(process: object) -> str:
     output, _ = process.communicate(timeout=180)  # type: ignore[attr-defined]
     assert process.returncode == 0, output  # type: ignore[attr-defined]
     return output

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import TASKS, TINY, compose_config, only_run, trajectories
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arise import app
 from arise.runs.folder import complete_checkpoints
+from runs import TASKS, TINY, compose_config, only_run, trajectories
 
 
 @pytest.fixture(scope="module")

@@ -74,9 +74,7 @@ def test_limits_default_to_none(tmp_path: Path) -> None:
     assert (environment.gpus, environment.network, environment.build_timeout_s) == (0, False, 600)
 
 
-def test_C05_an_unknown_key_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_C05_an_unknown_key_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_task(tmp_path / "a", "[agent]\ntimeout = 7\n[metadata]\nanything = 1\n")
     with caplog.at_level(logging.WARNING):
         load_task(folder, task_id="a")

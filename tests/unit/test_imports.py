@@ -51,7 +51,9 @@ def imports_of(path: Path) -> set[str]:
     return names
 
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem != "__init__")
+FILES = sorted(
+    path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem != "__init__"
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -62,9 +64,7 @@ def test_imports_point_down(path: Path) -> None:
         if root == "arise" and rest:
             other = rest.partition(".")[0]
             allowed = (
-                other == part
-                or level_of(other) < level_of(part)
-                or other in ALSO.get(part, set())
+                other == part or level_of(other) < level_of(part) or other in ALSO.get(part, set())
             )
             assert allowed, f"{path.name} ({part}) must not import arise.{rest}"
         elif root in ONLY_IN:

@@ -94,7 +94,10 @@ def test_a_group_keeps_slots_and_knows_what_it_lost() -> None:
 def test_a_missing_verdict_is_invalid_and_an_unjudged_pair_is_not() -> None:
     review = Review(
         judged_pair_ids=(2, 5, 7),
-        verdicts=(Verdict(pair_id=2, outcome=Outcome.PASS), Verdict(pair_id=7, outcome=Outcome.FAIL)),
+        verdicts=(
+            Verdict(pair_id=2, outcome=Outcome.PASS),
+            Verdict(pair_id=7, outcome=Outcome.FAIL),
+        ),
     )
     assert review.outcomes == {2: Outcome.PASS, 7: Outcome.FAIL}
     assert review.num_invalid == 1

@@ -33,7 +33,7 @@ class ExecResult:
 class Environment(Protocol):
     """A sandbox for one episode of one task.
 
-    Order of use: `start`, any number of `exec`, `begin_grading`, `grade`, `stop`. Every method
+    Order of use: `start`, any number of `exec`, `grade`, `stop`. Every method
     raises `SandboxError` if the sandbox cannot be used any more; `stop` never raises and may be
     called at any time, any number of times.
     """

@@ -133,9 +133,7 @@ class PolicyLM(nn.Module):
 
     def full_weights(self) -> dict[str, Tensor]:
         """Every tensor of the model in full, by its transformers name; a collective call."""
-        return {
-            name: _full(tensor).detach() for name, tensor in self.model.state_dict().items()
-        }
+        return {name: _full(tensor).detach() for name, tensor in self.model.state_dict().items()}
 
 
 def _full(tensor: Any) -> Tensor:

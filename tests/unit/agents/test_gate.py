@@ -185,9 +185,7 @@ async def test_an_engine_that_breaks_its_word_fails_every_call(
     engine_type: type[BatchLog], problem: str
 ) -> None:
     gate = GenerationGate(engine_type(), lockstep=False)
-    results = await asyncio.gather(
-        ask(gate, (0, 0)), ask(gate, (0, 1)), return_exceptions=True
-    )
+    results = await asyncio.gather(ask(gate, (0, 0)), ask(gate, (0, 1)), return_exceptions=True)
     assert [type(result) for result in results] == [InferenceError, InferenceError]
     assert all(problem in str(result) for result in results)
 

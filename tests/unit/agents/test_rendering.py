@@ -127,8 +127,10 @@ def test_decoding_does_not_tidy_commands(text: str) -> None:
     ("template", "problem"),
     [
         (None, "no chat template"),
-        ("{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}",
-         "exactly once"),
+        (
+            "{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}",
+            "exactly once",
+        ),
         ("{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}", "exactly once"),
         ("{{ raise_exception('only user and assistant') }}", "only user and assistant"),
     ],

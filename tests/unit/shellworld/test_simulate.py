@@ -25,7 +25,12 @@ SPECS = [
 def disposition(rng: random.Random) -> Disposition:
     read, heed, verify, finish = (rng.random() < 0.6 for _ in range(4))
     return Disposition(
-        read=read, heed=heed, verify=verify, finish=finish, waste=rng.choice((0.0, 0.5)), recheck=0.5
+        read=read,
+        heed=heed,
+        verify=verify,
+        finish=finish,
+        waste=rng.choice((0.0, 0.5)),
+        recheck=0.5,
     )
 
 
