@@ -18,6 +18,7 @@ from arise.validation import validate
 if TYPE_CHECKING:
     from lightning import Callback, Trainer
 
+    from arise.callbacks.evaluation import EvaluationCallback
     from arise.inference.base import SamplingParams
     from arise.types import Task
 
@@ -174,6 +175,7 @@ class Run:
         from arise.callbacks.monitoring import MonitoringCallback, ProgressCallback
         from arise.callbacks.recorder import RecorderCallback
         from arise.callbacks.rollouts import RolloutCallback
+        from arise.callbacks.summary import SummaryCallback
 
         cfg, algorithm = self.cfg, self.cfg.algorithm
         callbacks: list[Callback] = [
@@ -195,20 +197,28 @@ class Run:
                 micro_batch_tokens=algorithm.micro_batch_tokens,
             ),
             CoEvolutionCallback(
-                loop=self.loop, curriculum=self.curriculum, models=self.chat_models
+                loop=self.loop,
+                curriculum=self.curriculum,
+                judge=self.judge,
+                models=self.chat_models,
+                quiet=cfg.quiet,
             ),
         ]
-        callbacks += self._evaluation()
+        evaluation = self._evaluation()
+        callbacks += evaluation
         callbacks += [
             RecorderCallback(folder=self.folder, curriculum=self.curriculum),
             MonitoringCallback(curriculum=self.curriculum),
             ProgressCallback(quiet=cfg.quiet),
             ExportCallback(folder=self.folder.final_model, loader=self.loader),
+            SummaryCallback(
+                folder=self.folder, evaluation=next(iter(evaluation), None), quiet=cfg.quiet
+            ),
             StepCheckpoint(folder=self.folder.checkpoints, **cfg.callbacks.checkpoint),
         ]
         return callbacks
 
-    def _evaluation(self) -> list[Callback]:
+    def _evaluation(self) -> list[EvaluationCallback]:
         from arise.callbacks.evaluation import EvaluationCallback
 
         evaluation = self.cfg.evaluation
@@ -266,6 +276,7 @@ def _build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
         reflection=Reflection(model=reflection_model, prompts=prompts),
         inject_skills=rubrics.skills.inject,
         is_frozen=rubrics.mode == "frozen",
+        imported=_import_pool(pool, rubrics),
     )
     judge = Judge(
         model=judge_model,
@@ -275,6 +286,27 @@ def _build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
         trace_budget_tokens=rubrics.trace_budget_tokens,
     )
     return judge, parts, (judge_model, reflection_model)
+
+
+def _import_pool(pool: Any, rubrics: DictConfig) -> tuple[Any, ...]:
+    """Take over another run's pool: as it ended, or for a frozen pool every pair it ever had."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from arise.rubrics.events import lifetime_pairs, read_events, replay
+
+    if rubrics.pool_path is None:
+        return ()
+    path = Path(rubrics.pool_path)
+    events = read_events(path, key="rubrics.pool_path")
+    if rubrics.mode == "frozen":
+        pairs = lifetime_pairs(events, where=str(path))
+    else:
+        last = replay(events, where=str(path))
+        pairs = tuple(replace(pair, created_at=0, history=()) for pair in last.values())
+    if not pairs:
+        raise ConfigError(f"rubrics.pool_path: {path} holds no pair")
+    return tuple(pool.import_pairs(pairs))
 
 
 def _build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> Any:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from arise.config import register_schemas
@@ -58,7 +58,7 @@ def _explain(error: BaseException) -> str:
     if cause is not None and str(cause).strip() not in parts[0]:
         parts.append(str(cause).strip())
     text = "\n".join(part for part in parts if part)
-    if any(sign in text for sign in ("mismatched input", "no viable alternative", "token recog")):
+    if isinstance(error, OverrideParseException):
         text += (
             "\nA value with '=', ',', '#', spaces or letters outside ASCII needs quotes twice: "
             "'key=\"value\"'"

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from arise.aio import EventLoopThread
 from arise.curriculum.curriculum import Curriculum
 from arise.llm.chat import ChatModel
+from arise.rubrics.evolution import EvolutionReport
+from arise.rubrics.judge import Judge
+from arise.runs.story import story_line
 from arise.types import Iteration
 
 
@@ -18,15 +22,25 @@ class CoEvolutionCallback(Callback):
     Args:
         loop: The run's event loop.
         curriculum: Sampler, pool and evidence; it holds the state and the schedule.
+        judge: Reviewed the trajectories; `None` without rubrics.
         models: Chat models of judge and reflection, started here; none without rubrics.
+        quiet: Print nothing.
     """
 
     def __init__(
-        self, *, loop: EventLoopThread, curriculum: Curriculum, models: tuple[ChatModel, ...] = ()
+        self,
+        *,
+        loop: EventLoopThread,
+        curriculum: Curriculum,
+        judge: Judge | None,
+        models: tuple[ChatModel, ...],
+        quiet: bool,
     ) -> None:
         self._loop = loop
         self._curriculum = curriculum
+        self._judge = judge
         self._models = models
+        self._quiet = quiet
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that judge and reflection can be reached."""
@@ -45,10 +59,26 @@ class CoEvolutionCallback(Callback):
         """Observe; at the end of a window, evolve the pool."""
         if not trainer.is_global_zero:
             return
-        self._curriculum.observe(batch)
+        judge = self._judge
+        prompt_hash = judge.prompt_hash(self._curriculum.pairs) if judge else ""
+        self._curriculum.observe(batch, prompt_hash=prompt_hash)
         report = self._loop.run(self._curriculum.evolve(trainer.global_step))
         if report is not None:
             batch.metrics |= report.metrics
+            self._tell(trainer, report)
+
+    def _tell(self, trainer: Trainer, report: EvolutionReport) -> None:
+        """The update as sentences, in the terminal and as text in TensorBoard."""
+        lines = [line for line in map(story_line, report.events) if line is not None]
+        if not lines:
+            return
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                text = "\n".join(f"- {line}" for line in lines)
+                logger.experiment.add_text("pool/story", text, report.step)
+        if not self._quiet:
+            for line in lines:
+                print(f"  pool: {line}", flush=True)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Close connections."""

@@ -1,4 +1,4 @@
-"""The learning step: the dual-clipped loss over an iteration's micro-batches, one optimizer step."""
+"""The learning step: dual-clipped loss over an iteration's micro-batches, one optimizer step."""
 
 from __future__ import annotations
 

@@ -49,9 +49,7 @@ class FolderMachine:
     async def start(self) -> None:
         await self._be_slow()
         self._folder = Path(tempfile.mkdtemp(dir=self._factory.folder))
-        self._factory.most_at_once = max(
-            self._factory.most_at_once, len(os.listdir(self._factory.folder))
-        )
+        await self._factory.note_start()
 
     async def exec(self, command: str, *, timeout_s: float) -> ExecResult:
         await self._be_slow()
@@ -112,6 +110,7 @@ class FolderMachines:
         self.latency = latency
         self.num_created = self.num_stopped = self.most_at_once = 0
         self.fails_to_stop = False
+        self._changed = asyncio.Condition()
 
     def check(self) -> None:
         pass
@@ -127,6 +126,15 @@ class FolderMachines:
 
     def close(self) -> None:
         pass
+
+    async def note_start(self) -> None:
+        self.most_at_once = max(self.most_at_once, self.num_left)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def have_started(self, count: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.most_at_once >= count)
 
     @property
     def num_left(self) -> int:
@@ -229,12 +237,11 @@ def kinds_of(group: TrajectoryGroup) -> list[FailureKind]:
 async def test_results_lie_in_slots_in_order(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
-    # The first slots finish last.
-    script = lambda s: [
-        f"sleep 0.{6 - 2 * s[0] - s[1]}",
-        f"touch {'done' if s[1] else 'x'}",
-        "submit",
-    ]  # noqa: E731
+    def script(session: Session) -> list[str]:
+        index, rollout = session
+        pause = 0.3 - 0.1 * index - 0.05 * rollout  # the first slots finish last
+        return [f"sleep {pause:.2f}", "touch done" if rollout else "true", "submit"]
+
     machines = FolderMachines(tmp_path / "machines")
     engine = make_engine(script)
     orchestrator = make_orchestrator(engine, machines)
@@ -416,8 +423,8 @@ async def test_cancelling_stops_every_sandbox(
     engine = make_engine(lambda session: ["sleep 30", "submit"])
     orchestrator = make_orchestrator(engine, machines, max_in_flight=max_in_flight)
     run = asyncio.create_task(orchestrator.run(plan_of(make_task("t"), rollouts=4)))
-    while machines.most_at_once < (max_in_flight or 4):
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        await machines.have_started(max_in_flight or 4)
     await asyncio.sleep(0.1)
     started = time.perf_counter()
     run.cancel()

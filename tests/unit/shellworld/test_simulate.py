@@ -53,5 +53,5 @@ def test_it_answers_like_bash() -> None:
 
 def test_it_refuses_what_it_does_not_know() -> None:
     spec: TaskSpec = SPECS[0]
-    with pytest.raises(ValueError, match="not a command of the demonstrators: 'python x.py'"):
+    with pytest.raises(ValueError, match=r"not a command of the demonstrators: 'python x\.py'"):
         SimulatedShell(spec).run("python x.py")

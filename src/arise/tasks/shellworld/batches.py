@@ -11,7 +11,8 @@ import torch
 
 from arise.tasks.shellworld.words import NAMES
 
-IGNORED = -100
+COPY_TOKENS = 48
+"""Length of a copying exercise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def by_length(samples: list[Sample], tokens: int, pad: int, rng: random.Random) 
 
 
 def copy_samples(tokenizer: Any, count: int, rng: random.Random) -> list[Sample]:
-    """Copying exercises: a list of names, then the same list again.
+    """Copying exercises: a short list of names, again and again.
 
     Attention learns to look up what followed the last occurrence of a token only after a long
     plateau; on lists that are nothing else it learns it several times sooner.
@@ -81,12 +82,15 @@ def copy_samples(tokenizer: Any, count: int, rng: random.Random) -> list[Sample]
     reply = tokenizer.convert_tokens_to_ids("<|assistant|>")
     samples = []
     for _ in range(count):
-        words = rng.sample(names, rng.randint(4, 20))
-        words += rng.choices(digits, k=rng.randint(0, 2))
+        words = rng.sample(names, rng.randint(3, 14))
+        words += rng.sample(digits, k=rng.randint(0, 2))
         rng.shuffle(words)
-        again = words[rng.randint(0, 2) :]
-        ids = [start, *words, end, reply, *again, end]
-        # The first word of the copy cannot be known, the others can.
-        weights = [0.0] * (len(words) + 4) + [1.0] * len(again)
+        ids = [start, *words, end]
+        weights = [0.0] * len(ids)
+        while len(ids) + len(words) + 2 <= COPY_TOKENS:
+            # Where the copy begins cannot be known; every later word of it can.
+            again = words[rng.randint(0, 2) :]
+            ids += [reply, *again, end]
+            weights += [0.0, 0.0, *[1.0] * len(again)]
         samples.append(Sample(ids=ids, weights=weights))
     return samples

@@ -1,7 +1,8 @@
 """A resident bash in one bubblewrap sandbox: many episodes, each in a folder of its own.
 
-Made for measuring a policy, which means tens of thousands of short commands: 1 to 2 ms each. Only the scratch folder can be written to; there is no network.
-Episodes of one shell could see each other's folders, so training uses the product's environments.
+Made for measuring a policy, which means tens of thousands of short commands: 1 to 2 ms each. Only
+the scratch folder can be written to; there is no network. Episodes of one shell could see each
+other's folders, so training uses the product's environments.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _plan(
     for _ in range(recipe.epochs):
         batches += by_length(samples, recipe.batch_tokens, pad, rng)
     num_copy = round(len(batches) * recipe.copy_share / (1 - recipe.copy_share))
-    exercises = copy_samples(tokenizer, num_copy * recipe.batch_tokens // 28, rng)
+    exercises = copy_samples(tokenizer, num_copy * recipe.batch_tokens // 40, rng)
     return [*list(by_length(exercises, recipe.batch_tokens, pad, rng))[:num_copy], *batches]
 
 
