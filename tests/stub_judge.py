@@ -1,0 +1,99 @@
+"""A local OpenAI-compatible server that judges and reflects in a fixed way, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_CRITERION_ID = re.compile(r'^\{"id": ?(\d+)', re.MULTILINE)
+
+
+def answer(system: str, user: str) -> str:
+    """What a model would answer to one of the method's prompts."""
+    findings = [
+        {"kind": "gap", "behaviour": "does not look at the files first", "signal": "step 1"},
+        {"kind": "strategy", "behaviour": "keeps commands short", "signal": "step 1"},
+    ]
+    diagnostics = json.dumps({"diagnostics": findings})
+    if "Criteria that need a verdict" in user:
+        block = user.split("Criteria that need a verdict", 1)[1].split("```")[1]
+        verdicts = [
+            json.dumps({"id": int(pair_id), "reason": "step 1 shows it", "verdict": "fail"})
+            for pair_id in _CRITERION_ID.findall(block)
+        ]
+        return "\n".join([*verdicts, diagnostics])
+    if '"pairs"' in system:
+        pair = {
+            "title": "Look before acting",
+            "capability": "understanding",
+            "applicability": "any task with files",
+            "fail_condition": "the first command changes something",
+            "pass_condition": "the first command looks at files",
+            "skill": "Look at the files before you change anything.",
+            "issue_records": [1],
+            "contrast_records": [2],
+        }
+        return json.dumps({"pairs": [pair]})
+    if '{"skill"' in system:
+        return json.dumps({"skill": "List the folder with ls before any other command."})
+    return diagnostics
+
+
+class StubJudge:
+    """The server; use as a context manager. Remembers each request's headers and body."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._send({"object": "list", "data": [{"id": "stub", "object": "model"}]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stub.requests.append((dict(self.headers), body))
+                system, user = (message["content"] for message in body["messages"])
+                message = {"role": "assistant", "content": answer(system, user)}
+                self._send(
+                    {
+                        "id": "1",
+                        "object": "chat.completion",
+                        "created": 0,
+                        "model": "stub",
+                        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                        "usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14},
+                    }
+                )
+
+            def _send(self, content: dict[str, Any]) -> None:
+                data = json.dumps(content).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: object) -> None:
+                """Tests stay quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def __enter__(self) -> StubJudge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
