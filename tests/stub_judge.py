@@ -57,7 +57,8 @@ class StubJudge:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                stub.requests.append((dict(self.headers), body))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                stub.requests.append((headers, body))
                 system, user = (message["content"] for message in body["messages"])
                 message = {"role": "assistant", "content": answer(system, user)}
                 self._send(

@@ -83,7 +83,7 @@ def test_skills_and_verdicts_are_recorded(finished: tuple[Path, StubJudge]) -> N
 def test_C04_the_key_is_sent_and_appears_nowhere(finished: tuple[Path, StubJudge]) -> None:
     run, stub = finished
     assert len(stub.requests) >= 4 * 4
-    assert all(headers["Authorization"] == f"Bearer {KEY}" for headers, _ in stub.requests)
+    assert all(headers["authorization"] == f"Bearer {KEY}" for headers, _ in stub.requests)
     files = [path for path in run.rglob("*") if path.is_file()]
     assert len(files) > 10
     assert not [path for path in files if KEY.encode() in path.read_bytes()]

@@ -163,13 +163,13 @@ def _most_frequent(requirement: Requirement, failures: Sequence[FailureRecord]) 
             for entry in failure.record.diagnostics
             if fold(entry.behaviour) == fold(requirement.gap)
         ]
-        # The judge's reason says more than a finding, which another prompt may have given.
+        # The end of a text, since a command that is quoted before it may say anything.
         seen = next(
             (
                 mode.name
                 for text in (failure.reason, *findings)
                 for mode in requirement.modes
-                if mode.observed in fold(text)
+                if fold(text).endswith(mode.observed)
             ),
             None,
         )
