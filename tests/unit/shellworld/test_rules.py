@@ -57,12 +57,13 @@ LOOK = ("cat oak.txt", "x")
 CLOSE = ("echo jade > log.log", "[ok]")
 FAILED = ("sh pack.sh elm.txt oak.txt", "[exit 2]\nneed volume opal")
 HEEDED = ("sh pack.sh elm.txt oak.txt opal", "[ok]")
-MISSING = ("sort elm.txt > oak.txt", "[exit 2]\nsort: cannot read: elm.txt: No such file or directory")
+MISSING = (
+    "sort elm.txt > oak.txt",
+    "[exit 2]\nsort: cannot read: elm.txt: No such file or directory",
+)
 
 
-def view_of(
-    requirement: Requirement, id_: int = 1, change: object = None, **fields: str
-) -> RubricView:
+def view_of(requirement: Requirement, id_: int = 1, **fields: str) -> RubricView:
     texts = {
         "title": requirement.title,
         "capability": requirement.capability,

@@ -77,8 +77,8 @@ LADDERS: Mapping[Behaviour, tuple[Mode, ...]] = {
                 "When a file is missing, look at the folder with ls and use the name you see.",
                 "After a missing file, the next command is ls: find the new name of the file "
                 "there.",
-                "No such file means that the file has another name: use ls, take the name with "
-                "the same first word, and run the command with it.",
+                "After No such file, look for another name of the file: use ls, take the name "
+                "with the same first word, and run the command with it.",
             ),
         ),
         Mode(

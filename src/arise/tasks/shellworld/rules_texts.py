@@ -129,7 +129,7 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         gap="spends commands that bring nothing new",
         strategy="runs only commands that bring something new, and submits",
         no_occasion="no command was run",
-        skill="Use each command once and submit when the task is done.",
+        skill="Waste no command and submit when the task is done.",
     ),
 )
 """All that the stand-in understands, one requirement for each behaviour."""
