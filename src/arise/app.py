@@ -195,6 +195,7 @@ class Run:
                 sampling=_sampling(cfg.rollout),
                 rollouts_per_task=cfg.rollout.rollouts_per_task,
                 micro_batch_tokens=algorithm.micro_batch_tokens,
+                max_lost_iterations=cfg.rollout.max_lost_iterations,
             ),
             CoEvolutionCallback(
                 loop=self.loop,

@@ -83,6 +83,7 @@ class Rollout:
     top_k: int = MISSING
     max_in_flight: int | None = MISSING
     agent_timeout_s: float = MISSING
+    max_lost_iterations: int = MISSING
     deterministic: bool = MISSING
 
 

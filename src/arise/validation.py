@@ -45,6 +45,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rollout.rollouts_per_task": (2, float("inf"), True, False),
     "rollout.context_tokens": (1, float("inf"), True, False),
     "rollout.temperature": (0, float("inf"), False, False),
+    "rollout.max_lost_iterations": (1, float("inf"), True, False),
     "rollout.agent_timeout_s": (0, float("inf"), False, False),
     "rollout.max_in_flight": (1, float("inf"), True, False),
     "curriculum.min_discovery_probability": (0, 1, True, True),

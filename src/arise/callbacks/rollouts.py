@@ -21,6 +21,7 @@ from arise.algorithms.packing import (
     padded,
 )
 from arise.curriculum.curriculum import Curriculum
+from arise.errors import InferenceError
 from arise.inference.base import Engine, SamplingParams
 from arise.inference.weights import fingerprints, verify
 from arise.modules.policy import PolicyModule
@@ -50,6 +51,7 @@ class RolloutCallback(Callback):
         sampling: Sampling parameters of training rollouts.
         rollouts_per_task: G.
         micro_batch_tokens: Most tokens of one forward pass.
+        max_lost_iterations: Iterations in a row without a survivor that end the run.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class RolloutCallback(Callback):
         sampling: SamplingParams,
         rollouts_per_task: int,
         micro_batch_tokens: int,
+        max_lost_iterations: int,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -74,6 +77,8 @@ class RolloutCallback(Callback):
         self._sampling = sampling
         self._rollouts_per_task = rollouts_per_task
         self._micro_batch_tokens = micro_batch_tokens
+        self._max_lost_iterations = max_lost_iterations
+        self._num_lost_iterations = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the engine with the restored weights: before the first request, resumed or not."""
@@ -90,6 +95,7 @@ class RolloutCallback(Callback):
             started = time.perf_counter()
             self._loop.run(self._collect(batch))
             batch.durations_s["rollout"] = time.perf_counter() - started
+            self._require_survivors(batch)
             live = self._curriculum.live_pair_ids
             assign_credit(batch, self._credit, live_pair_ids=live)
             rows = training_rows(batch)
@@ -121,6 +127,24 @@ class RolloutCallback(Callback):
         iteration.groups = await self._orchestrator.run(plan, on_trajectory=review)
         iteration.reviews = reviews
         iteration.metrics.update(judge.pop_metrics())
+
+    def _require_survivors(self, iteration: Iteration) -> None:
+        """End a run whose engine or sandboxes are gone for good, instead of counting failures.
+
+        Raises:
+            InferenceError: Several iterations in a row lost every rollout.
+        """
+        if any(group.trajectories for group in iteration.groups):
+            self._num_lost_iterations = 0
+            return
+        self._num_lost_iterations += 1
+        if self._num_lost_iterations >= self._max_lost_iterations:
+            failure = next(failure for group in iteration.groups for failure in group.failures)
+            raise InferenceError(
+                f"{self._num_lost_iterations} iterations in a row lost every rollout; the last "
+                f"one's first failure ({failure.kind}): {failure.message}. The newest checkpoint "
+                "is from before; rollout.max_lost_iterations sets the patience"
+            )
 
     def _distribute(
         self,

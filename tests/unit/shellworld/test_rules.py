@@ -1,4 +1,4 @@
-"""The offline stand-in: verdicts on traces written by hand, recognition, new texts."""
+"""The offline stand-in as a judge, on traces written by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import random
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,93 +16,45 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from arise.errors import ConfigError, JudgeError
-from arise.llm.chat import ChatRequest, Purpose
-from arise.rubrics.parsing import JudgeAnswer, parse_judge_answer, parse_proposals
-from arise.rubrics.parsing import parse_refined_skill as parse_skill
+from arise.llm.chat import Purpose
+from arise.rubrics.parsing import parse_judge_answer
 from arise.rubrics.payloads import (
     AnnotationPayload,
     EvaluationPayload,
-    FailureRecord,
-    GenerationPayload,
-    GenerationRecord,
     InitialAnalysisPayload,
     RefinementPayload,
     RubricView,
     TraceStep,
     TrajectoryView,
-    WindowMetadata,
 )
 from arise.tasks.shellworld.behaviours import Behaviour
 from arise.tasks.shellworld.episode import MAX_TURNS, SUBMIT, observation
 from arise.tasks.shellworld.expert import Disposition, Expert
 from arise.tasks.shellworld.generate import generate_tasks
 from arise.tasks.shellworld.rules import RulesModel
-from arise.tasks.shellworld.rules_texts import REQUIREMENTS, Requirement, recognise
+from arise.tasks.shellworld.rules_texts import REQUIREMENTS, recognise
 from arise.tasks.shellworld.simulate import SimulatedShell
-from arise.tasks.shellworld.skills import HELD_BACK, SEEN, wordings
-from arise.tasks.shellworld.tokenizer import build_tokenizer
-from arise.types import Diagnostic
-
-TASK = "Use pack.sh to make oak.txt from elm.txt. See rules.md. Then write jade to log.log."
-CONFIGS = Path(__file__).parents[3] / "configs"
-LIMITS = {"max_new_pairs_per_update": 2, "min_gap_share": 0.2, "min_gap_records": 2}
-METADATA = WindowMetadata(step=5, num_trajectories=1, num_tasks=1, task_types=(), pairs=())
-JUDGE = RulesModel(role="judge")
-REFLECTION = RulesModel(role="reflection", **LIMITS)
-
-READ = ("cat rules.md", "keep it plain")
-WRITE = ("sh pack.sh elm.txt oak.txt", "[ok]")
-LOOK = ("cat oak.txt", "x")
-CLOSE = ("echo jade > log.log", "[ok]")
-FAILED = ("sh pack.sh elm.txt oak.txt", "[exit 2]\nneed volume opal")
-HEEDED = ("sh pack.sh elm.txt oak.txt opal", "[ok]")
-MISSING = (
-    "sort elm.txt > oak.txt",
-    "[exit 2]\nsort: cannot read: elm.txt: No such file or directory",
+from unit.shellworld.rule_requests import (
+    CLOSE,
+    FAILED,
+    HEEDED,
+    IDS,
+    JUDGE,
+    LIMITS,
+    LOOK,
+    METADATA,
+    MISSING,
+    READ,
+    REFLECTION,
+    RUBRICS,
+    WRITE,
+    ask,
+    evaluate,
+    trace,
+    view_of,
 )
 
-
-def view_of(requirement: Requirement, id_: int = 1, **fields: str) -> RubricView:
-    texts = {
-        "title": requirement.title,
-        "capability": requirement.capability,
-        "applicability": requirement.applicability,
-        "fail_condition": requirement.fail_condition,
-        "pass_condition": requirement.pass_condition,
-        **fields,
-    }
-    return RubricView(id=id_, **texts)
-
-
-RUBRICS = tuple(view_of(requirement, number) for number, requirement in enumerate(REQUIREMENTS, 1))
-IDS = {requirement.behaviour: number for number, requirement in enumerate(REQUIREMENTS, 1)}
-
-
-def trace(*pairs: tuple[str, str], task: str = TASK, finish: str = "submitted") -> TrajectoryView:
-    steps = [TraceStep(text=c, command=c, observation=o, exit_code=0) for c, o in pairs]
-    if finish == "submitted":
-        steps.append(TraceStep(text=SUBMIT, command=SUBMIT))
-    return TrajectoryView(
-        task_id="t", instruction=task, steps=tuple(steps), finish_reason=finish, is_success=False
-    )
-
-
-def ask(model: RulesModel, purpose: Purpose, payload: object) -> str:
-    request = ChatRequest(purpose=purpose, messages=(), payload=payload)
-    return asyncio.run(model.complete(request)).text
-
-
-def evaluate(view: TrajectoryView, rubrics: tuple[RubricView, ...] = RUBRICS) -> JudgeAnswer:
-    payload = EvaluationPayload(
-        trajectory=view, rubrics=rubrics, pool=rubrics, asks_diagnostics=True
-    )
-    ids = [rubric.id for rubric in rubrics]
-    text = ask(JUDGE, Purpose.RUBRIC_EVALUATION, payload)
-    answer = parse_judge_answer(text, asked_ids=ids, pool_ids=ids)
-    assert answer.problems == {}
-    assert [verdict.pair_id for verdict in answer.verdicts] == ids
-    assert answer.has_diagnostics
-    return answer
+CONFIGS = Path(__file__).parents[3] / "configs"
 
 
 @pytest.mark.parametrize(
@@ -264,186 +215,18 @@ def test_verdicts_agree_with_how_the_scripted_expert_behaves() -> None:
         assert outcomes[0] == ("pass" if good else "fail")
 
 
-def record(number: int, *findings: tuple[str, Requirement], task: str = "t") -> GenerationRecord:
-    return GenerationRecord(
-        number=number,
-        iteration=1,
-        task_id=task,
-        rollout=number,
-        task_types=(),
-        instruction=TASK,
-        diagnostics=tuple(
-            Diagnostic(kind=kind, behaviour=r.gap if kind == "gap" else r.strategy, signal="s")
-            for kind, r in findings
-        ),
-        skills=(),
-    )
-
-
-def propose(
-    records: list[GenerationRecord],
-    pool: tuple[RubricView, ...] = (),
-    max_pairs: int = 8,
-    **limits: float,
-) -> list[dict]:
-    payload = GenerationPayload(
-        records=tuple(records), pool=pool, max_pairs=max_pairs, metadata=METADATA
-    )
-    model = RulesModel(role="reflection", **{**LIMITS, **limits})
-    text = ask(model, Purpose.GENERATION, payload)
-    assert text == ask(model, Purpose.GENERATION, payload)
-    proposals, is_answer = parse_proposals(text, records={})
-    assert is_answer
-    assert all(all(proposal.texts.values()) for proposal in proposals)
-    return json.loads(text)["pairs"]
-
-
-read, heed, verify, finish, thrift = REQUIREMENTS
-
-
-def test_pairs_come_from_frequent_gaps_most_frequent_first() -> None:
-    records = [
-        record(1, ("gap", read), ("gap", verify)),
-        record(2, ("strategy", read), ("gap", verify), ("gap", heed)),
-        record(3, ("gap", read), ("gap", verify), ("strategy", thrift)),
-        record(4, ("gap", finish), ("gap", finish), ("gap", verify)),
-    ]
-    first, second = propose(records, max_new_pairs_per_update=8)
-    assert (first["title"], first["capability"]) == (verify.title, "verification")
-    assert (first["issue_records"], first["contrast_records"]) == ([1, 2, 3, 4], [])
-    assert (second["title"], second["capability"]) == (read.title, "understanding")
-    assert (second["issue_records"], second["contrast_records"]) == ([1, 3], [2])
-    assert second["skill"] == read.skill
-    # One record each is too little for heed and finish.
-    assert len(propose(records, max_new_pairs_per_update=8, min_gap_records=1)) == 4
-    assert [p["title"] for p in propose(records, max_new_pairs_per_update=1)] == [verify.title]
-    assert [p["title"] for p in propose(records, max_pairs=1)] == [verify.title]
-    assert [p["title"] for p in propose(records, min_gap_share=0.7)] == [verify.title]
-    assert [p["title"] for p in propose(records, min_gap_share=2 / 3)] == [
-        verify.title,
-        read.title,
-    ]
-
-
-def test_covered_behaviours_are_not_proposed() -> None:
-    records = [record(n, ("gap", read), ("gap", verify)) for n in (1, 2)]
-    titles = [p["title"] for p in propose(records, pool=(view_of(read, 5),))]
-    assert titles == [verify.title]
-    # Not recognised, since it speaks of two requirements, but its title is taken.
-    mixed = view_of(read, 5, pass_condition=heed.pass_condition)
-    assert [p["title"] for p in propose(records, pool=(mixed,))] == [verify.title]
-    # A judge of another kind says that some other rubric covers it.
-    entry = replace(records[0].diagnostics[0], covered_by=8)
-    judged = [replace(r, diagnostics=(entry,)) for r in records]
-    assert propose(judged) == []
-    assert propose([record(1, ("strategy", read)), record(2, ("strategy", read))]) == []
-
-
-def test_cited_records_are_few_and_of_different_tasks_first() -> None:
-    records = [record(n, ("gap", read), task=f"t{n % 9 if n > 9 else 0}") for n in range(1, 30)]
-    (pair,) = propose(records)
-    cited = pair["issue_records"]
-    assert len(cited) == 8
-    assert len({records[n - 1].task_id for n in cited}) == 8
-    assert cited == sorted(cited)
-
-
-def refine(requirement: Requirement, reasons: list[str], skill: str, revision: int = 0) -> str:
-    failures = [
-        FailureRecord(record=record(n, ("gap", requirement)), reason=reason, is_success=False)
-        for n, reason in enumerate(reasons, 1)
-    ]
-    payload = RefinementPayload(
-        rubric=view_of(requirement),
-        skill=skill,
-        revision=revision,
-        failures=tuple(failures),
-        context=(),
-        metadata=METADATA,
-    )
-    text = ask(REFLECTION, Purpose.REFINEMENT, payload)
-    assert text == ask(REFLECTION, Purpose.REFINEMENT, payload)
-    refined = parse_skill(text, old_text=skill)
-    assert refined is not None
-    return refined
-
-
-def reason_of(behaviour: Behaviour, view: TrajectoryView) -> str:
-    return evaluate(view).verdicts[IDS[behaviour] - 1].reason
-
-
-def test_refinement_answers_the_most_frequent_failure() -> None:
-    late = reason_of(Behaviour.READ, trace(WRITE, READ))
-    never = reason_of(Behaviour.READ, trace(WRITE))
-    modes = {mode.name: mode for mode in read.modes}
-    assert refine(read, [late, never, late], read.skill) == modes["late"].ladder[0]
-    assert refine(read, [late, never, never], read.skill) == modes["never"].ladder[0]
-    # What a command says about itself is no evidence.
-    lying = reason_of(Behaviour.READ, trace((f"echo {modes['late'].observed} > a", "[ok]")))
-    assert refine(read, [lying, lying], read.skill) == modes["never"].ladder[0]
-    # Without a known reason the first mode is taken.
-    assert refine(read, ["it did not read"], read.skill) == modes["never"].ladder[0]
-    pairs = {
-        "repeated": trace(FAILED, FAILED),
-        "gave_up": trace(FAILED),
-        "unlisted": trace(MISSING, LOOK),
-        "ignored": trace(FAILED, LOOK),
-    }
-    for mode in heed.modes:
-        reason = reason_of(Behaviour.HEED, pairs[mode.name])
-        assert refine(heed, [reason], heed.skill) == mode.ladder[0]
-
-
-def test_texts_grow_more_concrete_and_never_stay() -> None:
-    for requirement in REQUIREMENTS:
-        for mode in requirement.modes:
-            skill, texts = requirement.skill, []
-            for revision in range(7):
-                refined = refine(requirement, [f"step 1: {mode.observed}"], skill, revision)
-                assert refined != skill
-                skill = refined
-                texts.append(refined)
-            assert tuple(texts) == (*mode.ladder, *mode.ladder, mode.ladder[0])
-            assert len(mode.ladder[-1].split()) > len(mode.ladder[0].split())
-            # An imported pool may hold a text at any revision.
-            assert refine(requirement, [mode.observed], mode.ladder[0], 3) == mode.ladder[1]
-
-
-def all_skill_texts() -> list[str]:
-    ladders = [text for r in REQUIREMENTS for mode in r.modes for text in mode.ladder]
-    return [*(r.skill for r in REQUIREMENTS), *ladders]
-
-
-def test_skill_texts_are_whole_words_for_the_tiny_policy() -> None:
-    tokenizer = build_tokenizer()
-    for text in all_skill_texts():
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        pieces = [piece.rstrip("Ġ") for piece in tokenizer.convert_ids_to_tokens(ids)]
-        assert re.findall(r"[A-Za-z]+", text) == [p for p in pieces if p.isalpha()], text
-        assert len(ids) <= 40, text
-
-
-def test_skill_texts_are_nobody_elses_sentences() -> None:
-    texts = all_skill_texts()
-    assert len(set(texts)) == len(texts)
-    banks = (*SEEN.values(), *HELD_BACK.values())
-    known = {text for bank in banks for template in bank for text in wordings(template)}
-    sentences = {part for text in texts for part in re.findall(r"[^.]+\.", text)}
-    assert not known & ({part.strip() for part in sentences} | set(texts))
-
-
 def test_what_it_cannot_answer_names_the_real_model() -> None:
     annotation = AnnotationPayload(
         task_id="t", instruction="i", skill_names=(), artifact_paths=(), registry=()
     )
     with pytest.raises(JudgeError, match="AnnotationPayload; use judge=openai"):
         ask(JUDGE, Purpose.ANNOTATION, annotation)
-    with pytest.raises(JudgeError, match="'initial_analysis'.*use reflection=openai"):
+    with pytest.raises(JudgeError, match=r"'initial_analysis'.*use reflection=openai"):
         ask(REFLECTION, Purpose.INITIAL_ANALYSIS, InitialAnalysisPayload(trajectory=trace()))
     with pytest.raises(JudgeError, match="NoneType; use judge=openai"):
         ask(JUDGE, Purpose.RUBRIC_EVALUATION, None)
     unknown = RefinementPayload(
-        rubric=view_of(read, title="x", fail_condition="y", pass_condition="z"),
+        rubric=view_of(REQUIREMENTS[0], title="x", fail_condition="y", pass_condition="z"),
         skill="s",
         revision=0,
         failures=(),
