@@ -37,6 +37,9 @@ class WarmStart:
         layers: Number of layers.
         heads: Number of attention heads.
         feed_forward: Width of the feed-forward layer.
+        init_std: Standard deviation of the initial weights. About 1/sqrt(hidden): with the usual
+            0.02, attention scores of so narrow a model start near zero and copying comes several
+            times later (loss of the copying exercises after 150 updates: 3.6 against 5.0).
     """
 
     num_transcripts: int = 24_000
@@ -52,6 +55,7 @@ class WarmStart:
     layers: int = 3
     heads: int = 3
     feed_forward: int = 256
+    init_std: float = 0.1
 
 
 def new_model(recipe: WarmStart, tokenizer: Any) -> LlamaForCausalLM:
@@ -66,6 +70,7 @@ def new_model(recipe: WarmStart, tokenizer: Any) -> LlamaForCausalLM:
             num_key_value_heads=recipe.heads,
             max_position_embeddings=CONTEXT_TOKENS,
             tie_word_embeddings=True,
+            initializer_range=recipe.init_std,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
