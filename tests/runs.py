@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from arise.config import register_schemas
@@ -22,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 TASKS = ROOT / "tests" / "data" / "tasks"
 
 # What a training run in this process leaves behind; a child must not take it for its own.
-_LAUNCH_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"}
+LAUNCH_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"}
 
 # The smallest real run on the five hand-written tasks.
 TINY = (
@@ -33,6 +35,20 @@ TINY = (
 )
 
 
+def stub_endpoints(base_url: str) -> tuple[str, ...]:
+    """Judge and reflection behind a server that asks for no key."""
+    return tuple(
+        override
+        for group in ("judge", "reflection")
+        for override in (
+            f"{group}=openai",
+            f"{group}.model=stub",
+            f"{group}.base_url={base_url}",
+            f"{group}.api_key_env=null",
+        )
+    )
+
+
 def compose_config(*overrides: str) -> DictConfig:
     register_schemas()
     with initialize_config_dir(config_dir=str(ROOT / "configs"), version_base="1.3"):
@@ -41,7 +57,7 @@ def compose_config(*overrides: str) -> DictConfig:
 
 def start_training(*overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """`python train.py ...` in a process group of its own."""
-    inherited = {key: value for key, value in os.environ.items() if key not in _LAUNCH_VARIABLES}
+    inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
     return subprocess.Popen(
         [sys.executable, "train.py", *overrides],
         cwd=ROOT,
@@ -86,6 +102,33 @@ def trajectories(run: Path) -> dict[str, list[dict[str, Any]]]:
         ]
         for path in sorted((run / "trajectories").glob("*.jsonl.gz"))
     }
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Points of TensorBoard by tag, but for durations (`*_s`) and memory."""
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    return {
+        tag: [(point.step, point.value) for point in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+        if not tag.endswith("_s") and not tag.startswith("system/")
+    }
+
+
+def freeze_when(
+    process: subprocess.Popen[str], condition: Callable[[], object], timeout_s: float = 120.0
+) -> None:
+    """Stop a process group at a moment when `condition` holds, so that it still holds after."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the run ended before the moment came"
+        if condition():
+            os.killpg(process.pid, signal.SIGSTOP)
+            if condition():
+                return
+            os.killpg(process.pid, signal.SIGCONT)
+        time.sleep(0.0005)
+    raise AssertionError("the moment never came")
 
 
 def checkpoint_tensors(checkpoint: Path, scratch: Path) -> dict[str, torch.Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+import zlib
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -42,10 +44,45 @@ def answer(system: str, user: str) -> str:
     return diagnostics
 
 
-class StubJudge:
-    """The server; use as a context manager. Remembers each request's headers and body."""
+def varied_answer(system: str, user: str) -> str:
+    """Like `answer`, but verdicts and pairs differ with what is asked, so that the pool lives.
 
-    def __init__(self) -> None:
+    Of three pairs one nearly always fails, one passes half of the time and one nearly always.
+    """
+
+    def number(text: str) -> int:
+        return zlib.crc32((user + text).encode())
+
+    if "Criteria that need a verdict" in user:
+        lines = []
+        for line in answer(system, user).split("\n")[:-1]:
+            verdict = json.loads(line)
+            percent = number(str(verdict["id"])) % 100
+            pass_percent = (5, 50, 95)[verdict["id"] % 3]
+            verdict["verdict"] = "pass" if percent < pass_percent else "fail"
+            lines.append(json.dumps(verdict))
+        return "\n".join([*lines, answer(system, user).split("\n")[-1]])
+    if '"pairs"' in system:
+        pair = json.loads(answer(system, user))["pairs"][0]
+        capabilities = ("understanding", "execution", "verification", "debugging", "efficiency")
+        pairs = [
+            {**pair, "title": f"Look {number(k)}", "capability": capabilities[number(k) % 5]}
+            for k in "ab"
+        ]
+        return json.dumps({"pairs": pairs})
+    if '{"skill"' in system:
+        return json.dumps({"skill": f"List the folder with ls, variant {number('')}."})
+    return answer(system, user)
+
+
+class StubJudge:
+    """The server; use as a context manager. Remembers each request's headers and body.
+
+    Args:
+        reply: Answer to system and user message.
+    """
+
+    def __init__(self, reply: Callable[[str, str], str] = answer) -> None:
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         stub = self
 
@@ -60,7 +97,7 @@ class StubJudge:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 stub.requests.append((headers, body))
                 system, user = (message["content"] for message in body["messages"])
-                message = {"role": "assistant", "content": answer(system, user)}
+                message = {"role": "assistant", "content": reply(system, user)}
                 self._send(
                     {
                         "id": "1",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError
-from arise.runs.folder import RunFolder, checkpoint_step, open_run_folder
+from arise.runs.folder import RunFolder, checkpoint_step, make_run_folder, share_run_folder
+from arise.runs.resume import find_run, finished_message, is_finished, record_config
 from arise.validation import validate
 
 if TYPE_CHECKING:
@@ -38,20 +39,35 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
     """
     validate(cfg)
     OmegaConf.resolve(cfg)
-    tasks = _load_tasks(cfg.datamodule)
-    _set_up_logging(quiet=cfg.quiet)
-    _say(cfg, f"{len(tasks)} training tasks")
-    run = Run(cfg, tasks, overrides=list(overrides))
+    resumed = find_run(cfg)
     try:
-        run.fit()
+        if resumed is not None and is_finished(resumed, cfg.trainer.max_steps):
+            print(finished_message(resumed, cfg.trainer.max_steps))
+            return
+        tasks = _load_tasks(cfg.datamodule)
+        _set_up_logging(quiet=cfg.quiet)
+        _say(cfg, f"{len(tasks)} training tasks")
+        run = Run(cfg, tasks, overrides=list(overrides), resumed=resumed)
+        try:
+            run.fit()
+        finally:
+            run.close()
     finally:
-        run.close()
+        if resumed is not None:
+            resumed.release()
 
 
 class Run:
     """Everything one training run holds, built in the order in which parts need each other."""
 
-    def __init__(self, cfg: DictConfig, tasks: list[Task], *, overrides: list[str]) -> None:
+    def __init__(
+        self,
+        cfg: DictConfig,
+        tasks: list[Task],
+        *,
+        overrides: list[str],
+        resumed: RunFolder | None = None,
+    ) -> None:
         import torch
         from lightning import seed_everything
 
@@ -70,7 +86,10 @@ class Run:
         seed_everything(cfg.seed, workers=True, verbose=False)
         if cfg.rollout.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
-        self.folder: RunFolder = open_run_folder(cfg, overrides=overrides)
+        self.folder = resumed or make_run_folder(cfg, overrides=overrides)
+        if resumed is not None:
+            record_config(resumed, cfg, overrides)
+        share_run_folder(self.folder)
         self.loader = loader
         self.loop = EventLoopThread()
         self.engine = _build(
@@ -94,20 +113,23 @@ class Run:
         """Train to the configured step and say where everything is."""
         from lightning.pytorch.trainer.states import TrainerStatus
 
+        from arise.callbacks.checkpoint import RestoreGuard
         from arise.datamodules.tasks import TaskDataModule
 
-        trainer = self._trainer()
+        checkpoint = self.folder.checkpoint
+        guard = RestoreGuard(checkpoint)
+        trainer = self._trainer([guard, *self._callbacks()])
         datamodule = TaskDataModule(
             curriculum=self.curriculum, max_steps=self.cfg.trainer.max_steps
         )
         _say(self.cfg, f"run folder {self.folder.path}")
-        checkpoint = self.folder.checkpoint
         try:
-            trainer.fit(
-                self._module(),
-                datamodule=datamodule,
-                ckpt_path=None if checkpoint is None else str(checkpoint),
-            )
+            with guard.explained():
+                trainer.fit(
+                    self._module(),
+                    datamodule=datamodule,
+                    ckpt_path=None if checkpoint is None else str(checkpoint),
+                )
         except SystemExit as error:
             if trainer.state.status == TrainerStatus.INTERRUPTED:
                 raise KeyboardInterrupt from error
@@ -120,12 +142,14 @@ class Run:
         self.loop.run(self.engine.stop())
         self.loop.close()
         self.environments.close()
+        self.folder.release()
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
     def _module(self) -> Any:
         from hydra.utils import instantiate
 
+        from arise.modules.lora import LoraOptions
         from arise.modules.policy import PolicyModule
 
         algorithm, model = self.cfg.algorithm, self.cfg.model
@@ -134,6 +158,7 @@ class Run:
             optimizer=instantiate(algorithm.optimizer),
             warmup_steps=algorithm.warmup_steps,
             max_grad_norm=algorithm.max_grad_norm,
+            loss_order=algorithm.loss_order,
             dual_clip=algorithm.dual_clip,
             ratio_low=algorithm.ratio_low,
             ratio_high=algorithm.ratio_high,
@@ -142,14 +167,16 @@ class Run:
             compute_dtype=model.compute_dtype,
             layout=model.layout,
             chunk_tokens=model.logprob_chunk_tokens,
+            activation_checkpointing=model.activation_checkpointing,
+            lora=LoraOptions(**model.lora, seed=self.cfg.seed) if model.lora.rank else None,
         )
 
-    def _trainer(self) -> Trainer:
+    def _trainer(self, callbacks: list[Callback]) -> Trainer:
         from hydra.utils import instantiate
 
         try:
             return instantiate(
-                self.cfg.trainer, callbacks=self._callbacks(), logger=self._loggers() or False
+                self.cfg.trainer, callbacks=callbacks, logger=self._loggers() or False
             )
         except TypeError as error:
             raise ConfigError(f"trainer: {error}") from error
@@ -208,7 +235,11 @@ class Run:
         evaluation = self._evaluation()
         callbacks += evaluation
         callbacks += [
-            RecorderCallback(folder=self.folder, curriculum=self.curriculum),
+            RecorderCallback(
+                folder=self.folder,
+                curriculum=self.curriculum,
+                evaluation=next(iter(evaluation), None),
+            ),
             MonitoringCallback(curriculum=self.curriculum),
             ProgressCallback(quiet=cfg.quiet),
             ExportCallback(folder=self.folder.final_model, loader=self.loader),
@@ -331,7 +362,11 @@ def _load_tasks(group: DictConfig) -> list[Task]:
     corpus = group.corpus
     if corpus is None:
         corpus = str(_build(group.generator))
-    return load_corpus(corpus if isinstance(corpus, str) else list(corpus))
+    return load_corpus(
+        corpus if isinstance(corpus, str) else list(corpus),
+        # A held-out set with holes would give another figure without saying so.
+        on_broken=group.get("on_broken", "fail"),
+    )
 
 
 def _require_supported(tasks: list[Task], environments: Any) -> list[Task]:

@@ -16,12 +16,20 @@ from omegaconf import MISSING
 
 
 @dataclass
+class Resume:
+    """How strictly a run that goes on must be the one it was."""
+
+    force: bool = MISSING
+
+
+@dataclass
 class Root:
     """The whole configuration; see `configs/train.yaml`."""
 
     experiment_name: str = MISSING
     seed: int = MISSING
     ckpt_path: str | None = MISSING
+    resume: Resume = MISSING
     quiet: bool = MISSING
     model: Any = MISSING
     algorithm: Any = MISSING
@@ -42,6 +50,15 @@ class Root:
 
 
 @dataclass
+class Lora:
+    """Low-rank adapters; see `configs/model/shellworld.yaml`."""
+
+    rank: int = MISSING
+    alpha: float = MISSING
+    target_modules: Any = MISSING
+
+
+@dataclass
 class Model:
     """Which policy is trained; see `configs/model/`."""
 
@@ -50,6 +67,8 @@ class Model:
     compute_dtype: str = MISSING
     layout: str = MISSING
     logprob_chunk_tokens: int = MISSING
+    activation_checkpointing: bool = MISSING
+    lora: Lora = MISSING
 
 
 @dataclass
@@ -61,6 +80,7 @@ class Algorithm:
     epsilon: float = MISSING
     length_alpha: float = MISSING
     length_threshold_tokens: int = MISSING
+    loss_order: str = MISSING
     dual_clip: float = MISSING
     ratio_low: float = MISSING
     ratio_high: float = MISSING
@@ -149,6 +169,35 @@ class Bubblewrap:
 
 
 @dataclass
+class Docker:
+    """One container per episode; see `configs/environment/docker.yaml`."""
+
+    _target_: str = MISSING
+    hosts: list[str] = MISSING
+    cpus: float | None = MISSING
+    memory_mb: int = MISSING
+    storage_mb: int = MISSING
+    max_processes: int = MISSING
+    max_output_bytes: int = MISSING
+    start_timeout_s: float = MISSING
+    start_concurrency: int = MISSING
+    call_timeout_s: float = MISSING
+    network: str | None = MISSING
+    build_network: str = MISSING
+    pull: bool = MISSING
+    grading: str = MISSING
+    disk_check_interval_s: float = MISSING
+
+
+@dataclass
+class AutoEnvironment:
+    """The first kind of sandbox that works; see `configs/environment/auto.yaml`."""
+
+    _target_: str = MISSING
+    candidates: dict[str, Any] = MISSING
+
+
+@dataclass
 class Shell:
     """The shell agent; see `configs/harness/shell.yaml`."""
 
@@ -169,6 +218,7 @@ class DataModule:
 
     corpus: Any = MISSING
     generator: dict[str, Any] | None = MISSING
+    on_broken: str = MISSING
 
 
 @dataclass
@@ -190,6 +240,7 @@ class CheckpointOptions:
 
     every_steps: int = MISSING
     keep_last: int = MISSING
+    keep_every: int = MISSING
 
 
 @dataclass
@@ -216,6 +267,8 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
     ("rubrics", "schema", Rubrics),
     ("engine", "transformers_schema", TransformersEngine),
     ("environment", "bubblewrap_schema", Bubblewrap),
+    ("environment", "docker_schema", Docker),
+    ("environment", "auto_schema", AutoEnvironment),
     ("harness", "shell_schema", Shell),
     ("datamodule", "schema", DataModule),
     ("evaluation", "schema", Evaluation),

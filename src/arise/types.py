@@ -51,6 +51,25 @@ class FailureKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Healthcheck:
+    """A command that must succeed in the sandbox before the agent starts.
+
+    Attributes:
+        command: Shell command.
+        interval_s: Pause between attempts, in seconds.
+        timeout_s: Limit on one attempt, in seconds.
+        start_period_s: Time in which failures do not count, in seconds.
+        retries: Attempts after that time.
+    """
+
+    command: str
+    interval_s: float = 5.0
+    timeout_s: float = 30.0
+    start_period_s: float = 0.0
+    retries: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
     """What a task asks of its sandbox. `None` means no limit or not given.
 
@@ -65,6 +84,12 @@ class EnvironmentSpec:
         gpus: Number of GPUs.
         network: Whether the task may reach the network.
         build_timeout_s: Limit on building the image, in seconds.
+        dockerfile: Name of the Dockerfile in `context`.
+        exclude: Entries of `context` that are no part of it (tests and solution beside it).
+        user: User of the agent's commands; `None` leaves it to the image.
+        skills: Folder of the benchmark's own skills, put at `/skills` for the agent to read.
+        healthcheck: What must succeed before the agent starts; `None` if nothing.
+        unsupported: Why no kind of sandbox here can run the task; empty if that is not known.
     """
 
     context: Path | None = None
@@ -77,6 +102,41 @@ class EnvironmentSpec:
     gpus: int = 0
     network: bool = False
     build_timeout_s: float = 600.0
+    dockerfile: str = "Dockerfile"
+    exclude: tuple[str, ...] = ()
+    user: str | None = None
+    skills: Path | None = None
+    healthcheck: Healthcheck | None = None
+    unsupported: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a task in several steps; all of them share one sandbox.
+
+    Attributes:
+        name: Its folder below `steps/`.
+        instruction: What the agent is asked to do in this step.
+        tests: Folders whose files are put at `/tests`, later ones over earlier ones.
+        workdir: Folder that is put into the working directory before the step.
+        solution: Folder of the step's reference solution.
+        min_reward: The episode ends after this step if its reward is lower.
+        agent_timeout_s: Wall-clock limit of the agent in this step; `None` as the task's.
+        verifier_timeout_s: Wall-clock limit of grading this step.
+        verifier_env: Environment variables of the step's tests.
+        healthcheck: What must succeed before the agent starts this step; `None` if nothing.
+    """
+
+    name: str
+    instruction: str
+    tests: tuple[Path, ...]
+    workdir: Path | None = None
+    solution: Path | None = None
+    min_reward: float | None = None
+    agent_timeout_s: float | None = None
+    verifier_timeout_s: float = 600.0
+    verifier_env: Mapping[str, str] = field(default_factory=dict)
+    healthcheck: Healthcheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +155,15 @@ class Task:
         agent_timeout_s: Wall-clock limit of an episode; `None` leaves it to the harness.
         verifier_timeout_s: Wall-clock limit of grading.
         verifier_env: Environment variables of the tests.
+        verifier_user: User of the tests; `None` leaves it to the image.
+        is_graded_apart: Whether the task asks to be graded in a second container.
+        artifacts: Absolute paths, besides the working directory, that a second container gets.
+        extra_tests: Folders put at `/tests` besides `tests`, under its files.
+        solution_env: Environment variables of the reference solution.
+        steps: The steps of a multi-step task, in order; empty for an ordinary one. Then
+            `instruction` is all of them and `tests` are those of the last one.
+        step_reward: How a multi-step task's reward follows from its steps': `"mean"` over the
+            steps that were graded, or `"final"`, the last one of them.
     """
 
     id: str
@@ -108,6 +177,13 @@ class Task:
     agent_timeout_s: float | None = None
     verifier_timeout_s: float = 600.0
     verifier_env: Mapping[str, str] = field(default_factory=dict)
+    verifier_user: str | None = None
+    is_graded_apart: bool = False
+    artifacts: tuple[str, ...] = ()
+    extra_tests: tuple[Path, ...] = ()
+    solution_env: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    step_reward: str = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,12 +402,14 @@ class SampledTask:
         reason: `"discovery"`, `"adaptive"`, `"fallback"`, `"uniform"` or `"vade"`.
         tag: Task type of the chosen pair, if adaptive.
         capability: Capability of the chosen pair, if adaptive.
+        numbers: What the choice rested on, by name; see the sampler.
     """
 
     task: Task
     reason: str = "uniform"
     tag: str | None = None
     capability: Capability | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

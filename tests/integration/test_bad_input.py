@@ -9,6 +9,7 @@ import pytest
 from omegaconf import DictConfig
 
 from arise import app, cli
+from arise.errors import ConfigError
 from runs import TINY, compose_config
 
 
@@ -35,8 +36,10 @@ def outcome(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         (["algorithm.rubric_weight=1.5"], ["algorithm.rubric_weight", "1.5", "[0, 1]"]),
         (["algorithm.std=biased"], ["algorithm.std", "biased", "sample, population"]),
         (["rollout.rollouts_per_task=1"], ["rollout.rollouts_per_task", "[2, "]),
-        (["rollout.top_p=0.9"], ["rollout.top_p", "0.9"]),
-        (["rollout.top_k=20"], ["rollout.top_k", "20"]),
+        (["rollout.top_p=0.9"], ["rollout.top_p", "0.9", "top_p = 1"]),
+        (["rollout.top_k=20"], ["rollout.top_k", "20", "top_k = 0"]),
+        (["+rollout.repetition_penalty=1.1"], ["rollout.repetition_penalty", "1.1"]),
+        (["algorithm.loss_order=verl"], ["algorithm.loss_order", "verl", "arise, areal"]),
         (["datamodule.corpus=/no/such/folder"], ["datamodule.corpus", "/no/such/folder"]),
         (["model=pretrained", "model.loader.path=/no/model"], ["model.loader.path", "/no/model"]),
         (["model=pretrained"], ["model.loader.path", "has no value"]),
@@ -55,6 +58,29 @@ def test_mistakes(
     assert code == cli.EXIT_USAGE
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rollout.top_p=0.9",
+        "rollout.top_k=20",
+        "+rollout.repetition_penalty=1.1",
+        "rollout.rollouts_per_task=1",
+        "algorithm.std=biased",
+        "algorithm.rubric_weight=1.5",
+        "algorithm.loss_order=verl",
+    ],
+)
+def test_numbers_are_refused_before_a_model_is_loaded(override: str, tmp_path: Path) -> None:
+    """Making this loader would fail with an error of its own; and nothing is written."""
+    with pytest.raises(ConfigError, match=override.lstrip("+").partition("=")[0]):
+        app.train(
+            compose_config(
+                *TINY, "model.loader._target_=no.such.Loader", f"paths.output_dir={tmp_path}", override
+            )
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_empty_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

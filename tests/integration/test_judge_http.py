@@ -91,9 +91,7 @@ def test_C04_the_key_is_sent_and_appears_nowhere(finished: tuple[Path, StubJudge
 
 def judge_mistake(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
     def main() -> None:
-        app.train(
-            compose_config("experiment=arise", "debug=tiny", "datamodule=folder", *overrides)
-        )
+        app.train(compose_config("experiment=arise", "debug=tiny", "datamodule=folder", *overrides))
 
     with pytest.raises(SystemExit) as raised:
         cli.run(main)

@@ -158,6 +158,7 @@ def loss_of(tokens, total):
         -torch.tensor(log_ratio, dtype=torch.float64),
         torch.tensor(advantages, dtype=torch.float64),
         torch.tensor(mask),
+        loss_order="arise",
         dual_clip=3.0,
         ratio_low=0.5,
         ratio_high=5.0,

@@ -13,7 +13,7 @@ from arise.environments.dockerfile import (
     plan_build,
     plan_environment,
 )
-from arise.environments.staging import ArchiveCache, archive, archive_folder
+from arise.environments.staging import ArchiveCache, archive, archive_layers
 from arise.errors import SandboxError
 from arise.types import EnvironmentSpec
 
@@ -165,7 +165,7 @@ def test_X14_links_are_stored_not_followed(tmp_path: Path) -> None:
     (tmp_path / "tests/test.sh").write_text("true")
     (tmp_path / "tests/link").symlink_to("/etc/passwd")
     (tmp_path / "tests/folder").symlink_to("/etc")
-    with tarfile.open(fileobj=io.BytesIO(archive_folder(tmp_path / "tests"))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archive_layers((tmp_path / "tests",)))) as tar:
         assert {entry.name: entry.linkname for entry in tar} == {
             "folder": "/etc",
             "link": "/etc/passwd",
@@ -175,17 +175,17 @@ def test_X14_links_are_stored_not_followed(tmp_path: Path) -> None:
 
 def test_archives_do_not_depend_on_times(tmp_path: Path) -> None:
     folder = context(tmp_path, None, a="1")
-    first = archive_folder(folder)
+    first = archive_layers((folder,))
     os.utime(folder / "a", (1, 1))
-    assert archive_folder(folder) == first
+    assert archive_layers((folder,)) == first
 
 
 def test_special_files_and_missing_folders_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(SandboxError, match="not a file, folder or link"):
-        archive_folder(tmp_path)
+        archive_layers((tmp_path,))
     with pytest.raises(SandboxError, match="no such folder"):
-        archive_folder(tmp_path / "missing")
+        archive_layers((tmp_path / "missing",))
 
 
 def test_cache_drops_the_least_recently_used() -> None:

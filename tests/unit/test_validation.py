@@ -76,6 +76,8 @@ def test_a_good_configuration_passes() -> None:
         ("rubrics.eta_high", "1.5", "[0, 1]"),
         ("rubrics.rubrics_per_request", "0", "[1, inf)"),
         ("harness.max_turns", "0", "[1, inf)"),
+        ("model.lora.rank", "-1", "[0, inf)"),
+        ("model.lora.alpha", "0.0", "(0, inf)"),
         ("harness.command_timeout_s", "0.0", "(0, inf)"),
         ("evaluation.top_p", "0.0", "(0, 1]"),
         ("evaluation.eval_interval", "0", "[1, inf)"),
@@ -187,3 +189,29 @@ def test_C04_a_chat_models_key_must_be_in_the_environment(monkeypatch: pytest.Mo
     assert "ARISE_TEST_KEY" in message
     monkeypatch.setenv("ARISE_TEST_KEY", "x")
     validate(composed(*overrides))
+
+
+def test_every_process_must_be_a_data_parallel_rank() -> None:
+    validate(composed("trainer.devices=2"))
+    message = complaint("trainer.devices=2", "trainer.strategy.data_parallel_size=1")
+    assert "trainer.strategy.data_parallel_size = 1" in message
+    assert "set it to 2" in message
+    message = complaint("trainer.devices=2", "trainer.num_nodes=2")
+    assert "set it to 4" in message
+    message = complaint("trainer.strategy.tensor_parallel_size=2")
+    assert "trainer.strategy.tensor_parallel_size = 2" in message
+
+
+@pytest.mark.parametrize("key", ["repetition_penalty", "presence_penalty", "min_p"])
+def test_T08_penalties_in_training_rollouts_are_refused(key: str) -> None:
+    message = complaint(f"+rollout.{key}=1.1")
+    assert f"rollout.{key} = 1.1" in message
+    assert "rollout.temperature alone" in message
+
+
+def test_adapters_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    validate(composed("model.lora.rank=0"))
+    monkeypatch.setattr("arise.validation.find_spec", lambda name: None)
+    message = complaint("model.lora.rank=8")
+    assert "model.lora.rank = 8" in message
+    assert "arise[lora]" in message

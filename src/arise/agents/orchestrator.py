@@ -12,10 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from arise.agents.clock import AgentClock
 from arise.agents.gate import GenerationGate
 from arise.agents.harness import Harness
 from arise.agents.recording import PolicySession
 from arise.agents.rendering import ChatRenderer
+from arise.agents.steps import StepwiseEpisode
 from arise.environments.base import Environment, EnvironmentFactory
 from arise.environments.verifier import verify
 from arise.errors import ConfigError, InferenceError, SandboxError, VerifierError, one_line
@@ -173,17 +175,22 @@ class Orchestrator:
         index, rollout = session
         task = plan.tasks[index]
         environment: Environment | None = None
+        steps: StepwiseEpisode | None = None
         try:
             try:
                 environment = self._environments.create(task, name=f"{index}-{rollout}")
-                trajectory = await self._play(plan, session, gate, environment)
+                if task.steps:
+                    steps = StepwiseEpisode(
+                        task, environment, setup_timeout_s=self._default_timeout_s
+                    )
+                trajectory = await self._play(plan, session, gate, environment, steps)
             finally:
                 # The newcomer is admitted first: in lockstep the next batch must wait for it.
                 if not _is_cancelled():
                     admit()
                 gate.leave(session)
             started = time.perf_counter()
-            reward = await verify(environment, task)
+            reward = await (steps.grade() if steps else verify(environment, task))
             durations = {**trajectory.durations_s, "verify": time.perf_counter() - started}
             return replace(trajectory, task_reward=reward, durations_s=durations)
         except ConfigError:
@@ -222,14 +229,16 @@ class Orchestrator:
         session: tuple[int, int],
         gate: GenerationGate,
         environment: Environment,
+        steps: StepwiseEpisode | None,
     ) -> Trajectory:
-        """Start the sandbox and run the agent loop within its time limit."""
+        """Start the sandbox and run the agent loop within its time limit, or that of each step."""
         index, rollout = session
         task = plan.tasks[index]
+        clock = AgentClock(counts_model_calls=not self._deterministic)
         policy = PolicySession(
             session=session,
             renderer=self._renderer,
-            generate=gate.generate,
+            generate=clock.watched(gate.generate),
             sampling=plan.sampling,
             seed_parts=(self._seed, plan.purpose, plan.version, task.id, rollout),
             context_tokens=self._context_tokens,
@@ -238,13 +247,19 @@ class Orchestrator:
         started = time.perf_counter()
         await environment.start()
         ready = time.perf_counter()
-        try:
-            async with asyncio.timeout(task.agent_timeout_s or self._default_timeout_s) as limit:
-                reason = await self._harness.run(task, policy, environment)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            reason = FinishReason.TIMEOUT
+
+        async def run(part: Task) -> FinishReason:
+            try:
+                async with clock.limit(
+                    part.agent_timeout_s or self._default_timeout_s
+                ) as limit:
+                    return await self._harness.run(part, policy, environment)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return FinishReason.TIMEOUT
+
+        reason = await (steps.play(run) if steps else run(task))
         return Trajectory(
             task_id=task.id,
             rollout=rollout,

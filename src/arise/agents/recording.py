@@ -68,15 +68,17 @@ class PolicySession:
         self._context_tokens = context_tokens
         self._history: list[int] = []
         self._added: tuple[int, ...] = ()
+        self._starts_row = True
 
     def begin(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Start the conversation with system and user messages.
+        """Start a conversation with system and user messages; a further one starts a new row.
 
         Raises:
             ConfigError: With skills in it, the prompt leaves no room for a reply: skills are never
                 cut.
         """
         self._added = self._renderer.start(messages)
+        self._starts_row = True
         self._history = list(self._added)
         if self.skills and len(self._added) >= self._context_tokens:
             raise ConfigError(
@@ -126,9 +128,10 @@ class PolicySession:
             policy_versions=completion.policy_versions,
             text=self._renderer.decode(completion.token_ids),
             finish_reason=completion.finish_reason,
-            starts_row=not self.turns,
+            starts_row=self._starts_row,
         )
         self.turns.append(turn)
+        self._starts_row = False
         if completion.finish_reason == "stop":
             return Reply(text=turn.text)
         is_context = room < max_tokens

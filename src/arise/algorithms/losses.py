@@ -13,6 +13,8 @@ from torch import Tensor
 
 from arise.errors import ConfigError
 
+LOSS_ORDERS = ("arise", "areal")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LossStatistics:
@@ -28,7 +30,7 @@ class LossStatistics:
         num_kept: Tokens with m̃ = 1.
         num_masked_low: Generated tokens dropped because ω ≤ `ratio_low`.
         num_masked_high: Generated tokens dropped because ω ≥ `ratio_high`.
-        num_dual_clipped: Kept tokens with A < 0 and ω ≥ κ.
+        num_dual_clipped: Kept tokens whose loss is the cap: A < 0 and the clipped ratio ≥ κ.
         num_nonfinite: Generated tokens without a finite log-probability on both sides.
         ratio_sum: Σ ω.
         ratio_min: Smallest ω; +inf if nothing was measured.
@@ -84,6 +86,7 @@ def dual_clipped_loss(
     advantages: Tensor,
     generated_mask: Tensor,
     *,
+    loss_order: str,
     dual_clip: float,
     ratio_low: float,
     ratio_high: float,
@@ -99,13 +102,24 @@ def dual_clipped_loss(
     strict bounds are exact. A token whose log-probability is not finite on either side is masked;
     it still counts in Σm. Nothing kept, or Σm = 0, gives loss 0 with gradient 0.
 
-    Example: (ω, A) = (4.9, −1) → 3; (4.9, 1) → −4.9; (5.0, −1) → 0; (0.5, 1) → 0.
+    That is `loss_order="arise"`, to the letter of Eq. 19: weight, then cap. `"areal"` is the other
+    order, that of AReaL's decoupled loss: cap, then weight,
+
+        m̃ · ω̂ · min(−r A, κ |A|),   r = π_θ / π_prox,   ω̂ = π_prox / π_beh held fixed,
+
+    with π_prox the policy before this step. One iteration is one step, so r = 1 and the cap never
+    binds. The orders differ on kept tokens with A < 0 and ω ≥ κ alone: loss κ|A| and gradient 0
+    against loss −ω A and gradient −A ω ∇log π_θ, up to ω = `ratio_high`.
+
+    Example: (ω, A) = (4.9, −1) → 3; (4.9, 1) → −4.9; (5.0, −1) → 0; (0.5, 1) → 0. In the other
+    order the first is 4.9, the others are the same.
 
     Args:
         logprobs: float[T], log π_θ with the sampling temperature applied; float32 or float64.
         behavior_logprobs: float[T], log π_beh as the engine reported it.
         advantages: float[T], A of the token's trajectory.
         generated_mask: bool[T], m: true where the model generated the token.
+        loss_order: `"arise"` or `"areal"`.
         dual_clip: κ, above 1.
         ratio_low: Lower bound of ω, in [0, 1), strict.
         ratio_high: Upper bound of ω, above 1, strict.
@@ -115,10 +129,10 @@ def dual_clipped_loss(
         The loss, connected to `logprobs`, and statistics.
 
     Raises:
-        ConfigError: If κ or a bound is out of range.
+        ConfigError: If the order is unknown, or κ or a bound is out of range.
         ValueError: If Σm is negative.
     """
-    _check_bounds(dual_clip, ratio_low, ratio_high)
+    _check(loss_order, dual_clip, ratio_low, ratio_high)
     if num_generated_tokens < 0:
         raise ValueError(f"num_generated_tokens is {num_generated_tokens}; it counts tokens")
     behavior_T = behavior_logprobs.to(logprobs.dtype)
@@ -130,7 +144,9 @@ def dual_clipped_loss(
     low_T = finite_T & (log_ratio_T <= log_low)
     high_T = finite_T & (log_ratio_T >= math.log(ratio_high))
     kept_T = finite_T & ~low_T & ~high_T
-    clipped_T = kept_T & (advantages_T < 0) & (log_ratio_T >= math.log(dual_clip))
+    # log r of the other order is 0: the proximal policy is the current one.
+    log_capped_T = log_ratio_T if loss_order == "arise" else torch.zeros_like(log_ratio_T)
+    clipped_T = kept_T & (advantages_T < 0) & (log_capped_T >= math.log(dual_clip))
 
     # The inputs of exp are replaced, not its outputs: the backward of an unused exp(9998) is
     # 0 * inf = NaN.
@@ -171,7 +187,11 @@ def _statistics(
     )
 
 
-def _check_bounds(dual_clip: float, ratio_low: float, ratio_high: float) -> None:
+def _check(loss_order: str, dual_clip: float, ratio_low: float, ratio_high: float) -> None:
+    if loss_order not in LOSS_ORDERS:
+        raise ConfigError(
+            f"algorithm.loss_order is {loss_order!r}; choose one of {', '.join(LOSS_ORDERS)}"
+        )
     if not (math.isfinite(dual_clip) and dual_clip > 1.0):
         raise ConfigError(f"algorithm.dual_clip is {dual_clip}; it must be a number above 1")
     if not 0.0 <= ratio_low < 1.0:

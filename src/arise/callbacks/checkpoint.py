@@ -7,15 +7,19 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from arise.errors import ConfigError
+from arise.errors import AriseError, ConfigError, one_line
 from arise.runs.folder import checkpoint_name, checkpoint_step, complete_checkpoints
+from arise.runs.manifest import write_manifest
 
 log = logging.getLogger(__name__)
 
@@ -23,41 +27,48 @@ log = logging.getLogger(__name__)
 class StepCheckpoint(Checkpoint):
     """Saves every `every_steps` iterations, at the end, and when the run is interrupted.
 
-    A save goes to a hidden folder that is renamed when it is complete, so a folder with a
-    checkpoint's name is always whole. Between the optimizer step and the end of the iteration an
-    interrupt waits: weights and curriculum would not match there.
+    A save goes to a hidden folder that is renamed when it is complete, and a checkpoint is renamed
+    before it is removed, so a folder with a checkpoint's name is always whole. Between the optimizer
+    step and the end of the iteration an interrupt waits: weights and curriculum would not match
+    there.
 
     Args:
         folder: Where checkpoints go.
         every_steps: Iterations between two saves.
         keep_last: Newest checkpoints to keep; 0 keeps all.
+        keep_every: Checkpoints whose step is a multiple of this stay for ever; 0 keeps none beyond
+            `keep_last`.
 
     Raises:
         ConfigError: A number is out of range.
     """
 
-    def __init__(self, *, folder: Path, every_steps: int, keep_last: int) -> None:
+    def __init__(self, *, folder: Path, every_steps: int, keep_last: int, keep_every: int) -> None:
         if every_steps < 1:
             raise ConfigError(f"callbacks.checkpoint.every_steps = {every_steps} must be 1 or more")
-        if keep_last < 0:
-            raise ConfigError(f"callbacks.checkpoint.keep_last = {keep_last} must be 0 or more")
+        for key, value in (("keep_last", keep_last), ("keep_every", keep_every)):
+            if value < 0:
+                raise ConfigError(f"callbacks.checkpoint.{key} = {value} must be 0 or more")
         super().__init__()
         self._folder = folder
         self._every_steps = every_steps
         self._keep_last = keep_last
+        self._keep_every = keep_every
         self._interrupts = _DeferredInterrupts()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove checkpoints later than the one this run goes on from.
+        """Remove checkpoints later than the one this run goes on from, and what a death left.
 
-        Their iterations are about to be done again, perhaps with other settings; left there, they
-        would be taken for this run's.
+        The later iterations are about to be done again, perhaps with other settings; left there,
+        their checkpoints would be taken for this run's.
         """
         if trainer.is_global_zero:
-            for path in complete_checkpoints(self._folder.parent):
+            for leftover in self._folder.glob(".*_step_*"):
+                shutil.rmtree(leftover)
+            for path in reversed(complete_checkpoints(self._folder.parent)):
                 if checkpoint_step(path) > trainer.global_step:
                     log.warning("%s is removed: the run goes on from before it", path)
-                    shutil.rmtree(path)
+                    _remove(path)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -82,9 +93,9 @@ class StepCheckpoint(Checkpoint):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Save the last step boundary if the user interrupted; a fault's state is not saved."""
+        """Save the last step boundary if the run was interrupted; a fault's state is not saved."""
         self._interrupts.restore()
-        if isinstance(exception, KeyboardInterrupt) and trainer.training:
+        if isinstance(exception, KeyboardInterrupt | SIGTERMException) and trainer.training:
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
@@ -99,24 +110,102 @@ class StepCheckpoint(Checkpoint):
         trainer.save_checkpoint(hidden)
         trainer.strategy.barrier()
         if trainer.is_global_zero:
+            step, num_processes = trainer.global_step, trainer.world_size
+            write_manifest(hidden, step=step, num_processes=num_processes)
             _sync_folder(hidden)
             hidden.rename(path)
+            _sync(self._folder)
             self._prune()
 
     def _prune(self) -> None:
-        if self._keep_last:
-            for path in complete_checkpoints(self._folder.parent)[: -self._keep_last]:
-                shutil.rmtree(path)
+        if not self._keep_last:
+            return
+        for path in complete_checkpoints(self._folder.parent)[: -self._keep_last]:
+            if not self._keep_every or checkpoint_step(path) % self._keep_every:
+                _remove(path)
+
+
+class RestoreGuard(Callback):
+    """Watches over a checkpoint being put back.
+
+    Whatever goes wrong meanwhile becomes one clear error. And the optimizer's constants stay those
+    of the configuration, which a checkpoint would silently replace: whoever goes on with another
+    learning rate (`resume.force`) gets it.
+
+    The first of all callbacks. The strategy restores after `on_fit_start`, so the time between the
+    two hooks is the restoring.
+
+    Args:
+        checkpoint: The checkpoint; `None` for a fresh run.
+    """
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        self._checkpoint = checkpoint
+        self._is_restoring = False
+        self._constants: list[dict[str, Any]] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restoring begins: remember the configured constants."""
+        self._is_restoring = self._checkpoint is not None
+        self._constants = [
+            {key: value for key, value in group.items() if key not in ("params", "lr")}
+            for optimizer in trainer.optimizers
+            for group in optimizer.param_groups
+        ]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restoring is over: put the constants back, the learning rate where its schedule is."""
+        if not self._is_restoring:
+            return
+        self._is_restoring = False
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        for group, constants in zip(groups, self._constants, strict=True):
+            group.update(constants)
+        for config in trainer.lr_scheduler_configs:
+            scheduler: Any = config.scheduler
+            groups = scheduler.optimizer.param_groups
+            scheduler.base_lrs = [group["initial_lr"] for group in groups]
+            for group, factor in zip(groups, scheduler.lr_lambdas, strict=True):
+                group["lr"] = group["initial_lr"] * factor(scheduler.last_epoch)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Surround `Trainer.fit` with this.
+
+        Raises:
+            ConfigError: The checkpoint cannot be put back.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, AriseError) or not self._is_restoring:
+                raise
+            log.debug("restoring failed", exc_info=error)
+            raise ConfigError(
+                f"ckpt_path: {str(self._checkpoint)!r} cannot be put back into this run: "
+                f"{one_line(error)}. If it is damaged, give an older checkpoint of the run"
+            ) from None
+
+
+def _remove(checkpoint: Path) -> None:
+    """Remove a checkpoint so that a death in the middle leaves none that is half there."""
+    hidden = checkpoint.with_name(f".removing_{checkpoint.name}")
+    checkpoint.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 def _sync_folder(folder: Path) -> None:
     """Force a folder's files to disk before its rename makes them count."""
     for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _DeferredInterrupts:

@@ -57,7 +57,7 @@ class EvaluationCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the untrained policy, unless an earlier part of this run has."""
-        if trainer.global_step not in self.results:
+        if not self.results:
             self._evaluate(trainer)
 
     def on_train_batch_end(

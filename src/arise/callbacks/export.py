@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -13,7 +14,9 @@ from arise.modules.policy import PolicyModule
 
 
 class ExportCallback(Callback):
-    """Writes weights, configuration, tokenizer and chat template when training ends.
+    """Writes weights, configuration, tokenizer and chat template after the last iteration.
+
+    This comes before the last checkpoint: a run whose last checkpoint exists is complete.
 
     Args:
         folder: The folder to write; transformers and `vllm serve` load it.
@@ -24,8 +27,17 @@ class ExportCallback(Callback):
         self._folder = folder
         self._loader = loader
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
         """Gather the weights on every rank, write them on rank 0."""
+        if trainer.global_step != trainer.max_steps:
+            return
         assert isinstance(pl_module, PolicyModule)
         assert pl_module.policy is not None
         weights = pl_module.policy.full_weights()

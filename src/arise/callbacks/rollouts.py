@@ -7,23 +7,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from lightning import Callback, LightningModule, Trainer
-from torch import distributed
 
 from arise.agents.orchestrator import Orchestrator, RolloutPlan
 from arise.aio import EventLoopThread
 from arise.algorithms.credit import CreditOptions, assign_credit, training_rows
-from arise.algorithms.packing import (
-    PackedBatch,
-    WeightedRow,
-    assign_to_ranks,
-    filler_batch,
-    pack,
-    padded,
-)
+from arise.algorithms.packing import WeightedRow
 from arise.curriculum.curriculum import Curriculum
 from arise.errors import InferenceError
 from arise.inference.base import Engine, SamplingParams
 from arise.inference.weights import fingerprints, verify
+from arise.modules.distribution import share_rows
 from arise.modules.policy import PolicyModule
 from arise.types import Iteration, Review, Task, Trajectory
 
@@ -99,7 +92,14 @@ class RolloutCallback(Callback):
             live = self._curriculum.live_pair_ids
             assign_credit(batch, self._credit, live_pair_ids=live)
             rows = training_rows(batch)
-        self._distribute(trainer, pl_module, batch, rows)
+        assert isinstance(pl_module, PolicyModule)
+        assert pl_module.policy is not None
+        share_rows(
+            batch,
+            rows,
+            layout=pl_module.policy.layout,
+            max_tokens=self._micro_batch_tokens,
+        )
         batch.durations_s["train_started"] = time.perf_counter()
 
     async def _collect(self, iteration: Iteration) -> None:
@@ -145,36 +145,6 @@ class RolloutCallback(Callback):
                 f"one's first failure ({failure.kind}): {failure.message}. The newest checkpoint "
                 "is from before; rollout.max_lost_iterations sets the patience"
             )
-
-    def _distribute(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        iteration: Iteration,
-        rows: list[WeightedRow],
-    ) -> None:
-        """Pack rows into micro-batches and give each rank its own, equally many everywhere."""
-        assert isinstance(pl_module, PolicyModule)
-        assert pl_module.policy is not None
-        make = pack if pl_module.policy.layout == "packed" else padded
-        if trainer.world_size == 1:
-            iteration.micro_batches = make(rows, max_tokens=self._micro_batch_tokens)
-            return
-        shares: list[tuple[list[PackedBatch], int]] | None = None
-        if trainer.is_global_zero:
-            lengths = [len(weighted.row.token_ids) for weighted in rows]
-            batches = [
-                make([rows[i] for i in members], max_tokens=self._micro_batch_tokens)
-                for members in assign_to_ranks(lengths, trainer.world_size)
-            ]
-            most = max(len(own) for own in batches)
-            shares = [
-                (own + [filler_batch()] * (most - len(own)), iteration.num_generated_tokens)
-                for own in batches
-            ]
-        received: list[Any] = [None]
-        distributed.scatter_object_list(received, shares, src=0)
-        iteration.micro_batches, iteration.num_generated_tokens = received[0]
 
     def on_train_batch_end(
         self,

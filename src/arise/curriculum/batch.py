@@ -108,20 +108,26 @@ class BatchBuilder:
         self._available, self._generator = available, generator
         self._discovery = self._urn(np.flatnonzero(outstanding & available))
         self._rest: WeightedUrn | None = None
-        self._beta = (1.0 + totals[..., 0].ravel(), 1.0 + totals[..., 1].ravel())
+        self._totals = totals.reshape(-1, 2)
+        self._beta = (1.0 + self._totals[:, 0], 1.0 + self._totals[:, 1])
         self._hits_left = np.full(self._beta[0].shape, max_hits)
         self._num_members = records.num_members.copy()
         for position in np.flatnonzero(~available).tolist():
             self._leave_pairs(position)
         self._members: dict[int, NDArray[np.int32]] = {}
+        self._numbers: dict[str, float] = {}
 
     def add_one(self, discovery_probability: float) -> None:
         """Choose the next task; at least one must be available.
+
+        The sample's numbers: `discovery_probability` ρ and `num_attempts` a_x + f_x of the task; if
+        adaptive, S and F of the pair as `passes` and `failures`, and `drawn_pass_rate` p̃.
 
         1. With probability ρ discovery, if a task needs it: weights 1/(1 + a_x + f_x).
         2. Else adaptive, if a pair is eligible.
         3. Else the weights of discovery over the tasks that need it or, if none does, over all.
         """
+        self._numbers = {"discovery_probability": discovery_probability}
         has_discovery = self._discovery.num_items > 0
         if has_discovery and self._generator.random() < discovery_probability:
             self._take(self._discovery.draw(self._generator), "discovery")
@@ -144,7 +150,11 @@ class BatchBuilder:
         successes, failures = self._beta
         estimates = self._generator.beta(successes[eligible], failures[eligible])
         weights = estimates * (1.0 - estimates) ** 2
-        return int(eligible[draw_index(np.cumsum(weights), self._generator)])
+        chosen = draw_index(np.cumsum(weights), self._generator)
+        pair = int(eligible[chosen])
+        self._numbers["passes"], self._numbers["failures"] = self._totals[pair].tolist()
+        self._numbers["drawn_pass_rate"] = float(estimates[chosen])
+        return pair
 
     def _draw_member(self, pair: int) -> int:
         """Draw uniformly among the available tasks with the tag and evidence of their own."""
@@ -159,9 +169,14 @@ class BatchBuilder:
         if pair is not None:
             row, column = divmod(pair, len(CAPABILITIES))
             tag, capability = self._table.tags[row], CAPABILITIES[column]
+        self._numbers["num_attempts"] = float(self._burden[position])
         self.samples.append(
             SampledTask(
-                task=self._table.tasks[position], reason=reason, tag=tag, capability=capability
+                task=self._table.tasks[position],
+                reason=reason,
+                tag=tag,
+                capability=capability,
+                numbers=self._numbers,
             )
         )
         self._available[position] = False

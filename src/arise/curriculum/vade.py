@@ -87,6 +87,7 @@ class VadeSampler(TaskSampler):
         return {**super().metrics(), "sampler/mean_pass_probability": float(estimates.mean())}
 
     def _choose(self, num_tasks: int, available: NDArray[np.bool_]) -> list[SampledTask]:
+        """The B largest scores; a sample's numbers are α, β and the drawn p_x."""
         candidates = np.flatnonzero(available)
         alpha, beta = 1.0 + self._counts[candidates].T
         pass_probability = self._generator.beta(alpha, beta)
@@ -96,7 +97,18 @@ class VadeSampler(TaskSampler):
             return []
         top = np.argpartition(-score, size - 1)[:size]
         top = top[np.lexsort((top, -score[top]))]
-        return [SampledTask(task=self._table.tasks[i], reason="vade") for i in candidates[top]]
+        return [
+            SampledTask(
+                task=self._table.tasks[candidates[i]],
+                reason="vade",
+                numbers={
+                    "passes": float(alpha[i]) - 1.0,
+                    "failures": float(beta[i]) - 1.0,
+                    "drawn_pass_rate": float(pass_probability[i]),
+                },
+            )
+            for i in top
+        ]
 
     def _learn(self, version: int, groups: Sequence[GroupObservation]) -> None:
         unchosen = np.ones(len(self._counts), dtype=np.bool_)

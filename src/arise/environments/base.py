@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -33,9 +33,10 @@ class ExecResult:
 class Environment(Protocol):
     """A sandbox for one episode of one task.
 
-    Order of use: `start`, any number of `exec`, `grade`, `stop`. Every method
-    raises `SandboxError` if the sandbox cannot be used any more; `stop` never raises and may be
-    called at any time, any number of times.
+    Order of use: `start`, any number of `exec`, `upload` and `download`, `grade`, `stop`; between
+    `grade` and `stop` a task in several steps may `resume`. Every method raises `SandboxError` if
+    the sandbox cannot be used any more; `stop` never raises and may be called at any time, any
+    number of times.
     """
 
     async def start(self) -> None:
@@ -44,10 +45,29 @@ class Environment(Protocol):
     async def exec(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run `command` in the agent's shell; cwd and exported variables persist."""
 
+    async def upload(self, source: Path, target: str) -> None:
+        """Put the content of folder `source` at the absolute path `target`, over what is there."""
+
+    async def download(self, source: str, target: Path, *, max_bytes: int) -> None:
+        """Copy the file or folder at the absolute path `source` to the new folder `target`.
+
+        Links stay links if they point to something inside of `target`; other links, devices and
+        the like are left out. Nothing outside of `target` is written.
+
+        Raises:
+            SandboxError: There is nothing at `source`, or it is larger than `max_bytes`.
+        """
+
     async def grade(
-        self, tests: Path, *, env: Mapping[str, str], timeout_s: float
+        self, tests: Path | Sequence[Path], *, env: Mapping[str, str], timeout_s: float
     ) -> Mapping[str, bytes | None]:
         """Kill every agent process, put fresh `tests` in place and run `/tests/test.sh`.
+
+        Args:
+            tests: A folder whose content becomes `/tests`, or several sources, later ones over
+                earlier ones.
+            env: Variables of the tests.
+            timeout_s: Limit on the tests, in seconds.
 
         Returns:
             The first bytes of `reward.json` and `reward.txt` under `/logs/verifier` (`None` where
@@ -57,6 +77,9 @@ class Environment(Protocol):
             VerifierError: The tests did not finish within `timeout_s`.
             SandboxError: The sandbox died.
         """
+
+    async def resume(self) -> None:
+        """After `grade`: hide the tests again and give the agent a new shell on the same files."""
 
     async def stop(self) -> None:
         """Remove the sandbox, every process in it and every trace on the host."""

@@ -144,6 +144,12 @@ class BubblewrapFactory:
 
     def unsupported(self, task: Task) -> str | None:
         """Why `task` needs something else than bubblewrap; `None` if it does not."""
+        if task.environment.unsupported:
+            return task.environment.unsupported
+        if task.is_graded_apart:
+            return "needs Docker: grading in a second container"
+        if task.verifier_user not in (None, "root", "0"):
+            return f"needs Docker: the tests' user {task.verifier_user}"
         try:
             plan_environment(task.environment)
         except NeedsDockerError as error:

@@ -68,15 +68,37 @@ def plan_environment(spec: EnvironmentSpec) -> BuildPlan:
         raise NeedsDockerError(f"gpus = {spec.gpus}")
     if spec.network:
         raise NeedsDockerError("network access")
+    if spec.user not in (None, "root", "0"):
+        raise NeedsDockerError(f"the user {spec.user}")
     context = spec.context
-    if context is not None and any((context / name).is_file() for name in _COMPOSE):
+    if context is not None and compose_file(context) is not None:
         raise NeedsDockerError("docker-compose")
-    if spec.docker_image and not (context is not None and (context / "Dockerfile").is_file()):
+    has_dockerfile = context is not None and (context / spec.dockerfile).is_file()
+    if spec.docker_image and not has_dockerfile:
         raise NeedsDockerError(f"the image {spec.docker_image}")
-    return plan_build(context, spec.workdir)
+    if context is not None and spec.exclude and not has_dockerfile:
+        raise NeedsDockerError("a build context without a Dockerfile")
+    plan = plan_build(
+        context, spec.workdir, dockerfile=spec.dockerfile, exclude=frozenset(spec.exclude)
+    )
+    if spec.skills is not None:
+        plan.files.append(CopiedFile(target="/skills"))
+        _copy_tree(plan, spec.skills, "/skills", None)
+    return plan
 
 
-def plan_build(context: Path | None, workdir: str | None) -> BuildPlan:
+def compose_file(context: Path) -> str | None:
+    """Name of the docker-compose file in a build context; `None` if there is none."""
+    return next((name for name in _COMPOSE if (context / name).is_file()), None)
+
+
+def plan_build(
+    context: Path | None,
+    workdir: str | None,
+    *,
+    dockerfile: str = "Dockerfile",
+    exclude: frozenset[str] = frozenset(),
+) -> BuildPlan:
     """Interpret a build context.
 
     Without a Dockerfile, all files of the context are copied to the working directory.
@@ -84,12 +106,14 @@ def plan_build(context: Path | None, workdir: str | None) -> BuildPlan:
     Args:
         context: The `environment/` folder; `None` for an empty sandbox.
         workdir: The task's own working directory, which wins over `WORKDIR`.
+        dockerfile: Name of the Dockerfile in the context.
+        exclude: Entries of the context that are no part of it.
 
     Raises:
         NeedsDockerError: The context cannot be had without Docker; the message says what.
     """
-    if context is not None and (context / "Dockerfile").is_file():
-        plan = _Builder(context).run((context / "Dockerfile").read_text("utf-8"))
+    if context is not None and (context / dockerfile).is_file():
+        plan = _Builder(context, exclude).run((context / dockerfile).read_text("utf-8"))
     else:
         plan = BuildPlan(workdir=workdir or DEFAULT_WORKDIR)
         if context is not None and context.is_dir():
@@ -127,7 +151,8 @@ def instructions(text: str) -> list[tuple[str, str]]:
 class _Builder:
     """Runs the instructions of one Dockerfile into a `BuildPlan`."""
 
-    def __init__(self, context: Path) -> None:
+    def __init__(self, context: Path, exclude: frozenset[str]) -> None:
+        self._exclude = exclude
         if (context / ".dockerignore").is_file():
             raise NeedsDockerError("a .dockerignore file")
         self._context = context.resolve()
@@ -219,6 +244,11 @@ class _Builder:
         if pattern.startswith(".."):
             raise NeedsDockerError(f"COPY {word}: outside the build context")
         found = [self._context] if pattern == "." else sorted(self._context.glob(pattern))
+        if self._exclude and pattern == ".":
+            raise NeedsDockerError(f"COPY {word}: the context also holds tests or solution")
+        tops = {path.relative_to(self._context).parts[:1] for path in found}
+        if any(top and top[0] in self._exclude for top in tops):
+            raise NeedsDockerError(f"COPY {word}: tests or solution of the task")
         if not found:
             raise NeedsDockerError(f"COPY {word}: no such file in the build context")
         for path in found:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
+import posixpath
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arise.environments import limits
+from arise.environments import limits, transfer
+from arise.environments.artifacts import unpack
 from arise.environments.base import ExecResult
 from arise.environments.dockerfile import BuildPlan, NeedsDockerError, plan_environment
+from arise.environments.health import wait_until_healthy
 from arise.environments.machine import Bubblewrap
 from arise.environments.resident import ProcessLimits, agent_script, tests_script
-from arise.environments.staging import ArchiveCache, archive, archive_folder
+from arise.environments.staging import ArchiveCache, archive, archive_layers
 from arise.environments.supervisor import Machine
 from arise.errors import SandboxError, VerifierError
 from arise.types import Task
@@ -23,6 +27,7 @@ from arise.types import Task
 _MIB = 1 << 20
 _SHARED_BYTES = 64 * _MIB
 _ANSWER_TIMEOUT_S = 30.0
+_TRANSFER_TIMEOUT_S = 300.0
 _REWARD_FILES = ("reward.json", "reward.txt")
 _MAX_REWARD_BYTES = 65_536
 
@@ -85,7 +90,8 @@ class BubblewrapEnvironment:
             self._plan = plan_environment(self._task.environment)
         except NeedsDockerError as error:
             raise SandboxError(f"task {self._task.id} needs Docker: {error}") from error
-        key = ("files", self._task.environment.context, self._plan.workdir)
+        spec = self._task.environment
+        key = ("files", spec.context, spec.dockerfile, spec.skills, self._plan.workdir)
         files = host.archives.get(key, functools.partial(archive, self._plan.files))
         async with host.start_slots:
             self._machine = Machine(
@@ -107,6 +113,13 @@ class BubblewrapEnvironment:
                 raise
         host.started.add(self)
         host.watchdog.ensure_running()
+        check = self._task.environment.healthcheck
+        if check is not None:
+            try:
+                await wait_until_healthy(self, check)
+            except BaseException:
+                await self.stop()
+                raise
 
     async def exec(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run `command` in the agent's shell; see the protocol."""
@@ -205,12 +218,57 @@ class BubblewrapEnvironment:
         await self._start_shell(_ANSWER_TIMEOUT_S)
         return f"[the shell was killed; a new one was started in {self._plan.workdir}]\n"
 
+    async def upload(self, source: Path, target: str) -> None:
+        """Put a folder's content into the machine, by the agent's shell while it has one."""
+        prefix = posixpath.normpath(target).strip("/")
+        data = await asyncio.to_thread(archive_layers, (source,), prefix=prefix)
+        async with self._lock:
+            machine = self._usable()
+            if self._epoch:
+                result = await self._exec(transfer.unpacking(data), _TRANSFER_TIMEOUT_S)
+                done, reason = result.exit_code == 0, result.output[-500:]
+            else:
+                machine.send("files", data)
+                done = await machine.status(_ANSWER_TIMEOUT_S) == "ok"
+                reason = machine.stderr()
+        if not done:
+            raise SandboxError(f"{source} could not be put at {target}: {reason.strip()}")
+
+    async def download(self, source: str, target: Path, *, max_bytes: int) -> None:
+        """Copy a file or folder out of the machine, by the agent's shell while it has one."""
+        path = posixpath.normpath(source).strip("/")
+        if not path or "\n" in path:
+            raise SandboxError(f"cannot copy {source!r} out of the sandbox")
+        most, lines = 2 * max_bytes + _MIB, []
+        async with self._lock:
+            machine = self._usable()
+            if self._epoch:
+                mark = secrets.token_hex(8)
+                machine.output.capture(2 * most)
+                result = await self._exec(
+                    transfer.packing(f"/{path}", mark, most), _TRANSFER_TIMEOUT_S
+                )
+                lines = transfer.marked_lines(result.output, mark)
+            else:
+                machine.send(f"fetch {most} {path}")
+                while (line := await machine.status(_ANSWER_TIMEOUT_S)).startswith("+"):
+                    lines.append(line[1:])
+        if not lines:
+            raise SandboxError(f"there is nothing at {source} in the sandbox")
+        data = transfer.decoded(lines)
+        if len(data) >= most:
+            raise SandboxError(f"the files to copy out are larger than {max_bytes} bytes")
+        await asyncio.to_thread(unpack, io.BytesIO(data), target, max_bytes=max_bytes)
+
     async def grade(
-        self, tests: Path, *, env: Mapping[str, str], timeout_s: float
+        self, tests: Path | Sequence[Path], *, env: Mapping[str, str], timeout_s: float
     ) -> Mapping[str, bytes | None]:
         """End the agent's session and run the tests in a fresh one; see the protocol."""
+        sources = (tests,) if isinstance(tests, Path) else tuple(tests)
         packed = await asyncio.to_thread(
-            self._host.archives.get, ("tests", tests), functools.partial(archive_folder, tests)
+            self._host.archives.get,
+            ("tests", sources),
+            functools.partial(archive_layers, sources),
         )
         async with self._lock:
             return await self._grade(packed, env, timeout_s)
@@ -253,6 +311,12 @@ class BubblewrapEnvironment:
         status = await machine.status(_ANSWER_TIMEOUT_S)
         data = machine.output.take().raw()
         return None if status == "absent" else data
+
+    async def resume(self) -> None:
+        """Give the agent a new shell; the tests are in a place that its sessions do not see."""
+        async with self._lock:
+            await self._start_shell(self._host.start_timeout_s)
+            self._was_interrupted = False
 
     async def stop(self) -> None:
         """Kill everything in the machine and forget it."""

@@ -36,13 +36,22 @@ TESTS_ENV: Mapping[str, str] = {
 }
 _STATE = "/run/shell-state"
 
-# On one line, so that bash numbers the lines of the agent's command from 1.
-_RUNNER = (
-    f". {_STATE} 2>/dev/null; "
-    'IFS= read -r -d "" -u 5 __arise_command; exec 5<&-; '
-    f"""trap '{{ export -p; printf "cd -- %q\\n" "$PWD"; }} >{_STATE} 2>/dev/null' EXIT; """
-    'eval "unset -v __arise_command; $__arise_command"'
-)
+
+def runner(state: str) -> str:
+    """What each command's own shell runs; it finds the command in file 5.
+
+    On one line, so that bash numbers the lines of the agent's command from 1.
+
+    Args:
+        state: File that holds exported variables and working directory between commands.
+    """
+    return (
+        f". {state} 2>/dev/null; "
+        'IFS= read -r -d "" -u 5 __arise_command; exec 5<&-; '
+        f"""trap '{{ export -p; printf "cd -- %q\\n" "$PWD"; }} >{state} 2>/dev/null' EXIT; """
+        'eval "unset -v __arise_command; $__arise_command"'
+    )
+
 
 _AGENT = r"""
 trap : INT QUIT TERM HUP
@@ -89,7 +98,8 @@ def agent_script(*, epoch: str, workdir: str, env: Mapping[str, str], limits: Pr
     """
     return (
         f"exec 2>/dev/null\n{limits.script()}{exports({**AGENT_ENV, **env})}"
-        f"cd -- {shlex.quote(workdir)}\nepoch={epoch} runner={shlex.quote(_RUNNER)}\n{_AGENT}"
+        f"cd -- {shlex.quote(workdir)}\nepoch={epoch} "
+        f"runner={shlex.quote(runner(_STATE))}\n{_AGENT}"
     )
 
 

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
+from typing import IO
 
 from arise.environments.dockerfile import CopiedFile
 from arise.errors import SandboxError
@@ -17,16 +18,26 @@ from arise.errors import SandboxError
 _MTIME_S = 1_735_689_600
 
 
-def archive(files: Iterable[CopiedFile]) -> bytes:
+def archive(files: Iterable[CopiedFile], *, replaced: Iterable[str] = ()) -> bytes:
     """Pack `files`, with times and owners that do not depend on the host.
 
     Symbolic links are stored as links and never followed, except where one is named itself.
+
+    Args:
+        files: What to pack.
+        replaced: Folders that shall be empty first, whatever was in their place. A file of that
+            name comes before the folder, and what unpacks it (Docker) removes what was there.
 
     Raises:
         SandboxError: A file cannot be read, or is a device, socket or FIFO.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in replaced:
+            entry = tarfile.TarInfo(name.strip("/"))
+            entry.mtime = _MTIME_S
+            tar.addfile(entry)
+            _add(tar, CopiedFile(target=name))
         for file in files:
             try:
                 _add(tar, file)
@@ -35,16 +46,45 @@ def archive(files: Iterable[CopiedFile]) -> bytes:
     return buffer.getvalue()
 
 
-def archive_folder(folder: Path) -> bytes:
-    """Pack everything under `folder` with names relative to it.
+def archive_layers(
+    sources: Iterable[Path], *, prefix: str = "", replaced: Iterable[str] = ()
+) -> bytes:
+    """Pack the content of several folders, and single files, into one folder; later ones win.
+
+    Args:
+        sources: Folders and files.
+        prefix: Name of the folder in the archive; empty for its top.
+        replaced: As in `archive`.
 
     Raises:
-        SandboxError: `folder` is missing, or holds something that cannot be packed.
+        SandboxError: A source is missing, or holds something that cannot be packed.
     """
-    if not folder.is_dir():
-        raise SandboxError(f"no such folder: {folder}")
-    paths = sorted(folder.rglob("*"))
-    return archive(CopiedFile(target=str(path.relative_to(folder)), source=path) for path in paths)
+    files: dict[str, CopiedFile] = {}
+    for source in sources:
+        if source.is_dir():
+            paths = {path: path.relative_to(source).as_posix() for path in source.rglob("*")}
+        elif source.is_file():
+            paths = {source: source.name}
+        else:
+            raise SandboxError(f"no such folder: {source}")
+        for path, name in paths.items():
+            target = f"{prefix}/{name}" if prefix else name
+            files[target] = CopiedFile(target=target, source=path)
+    return archive((files[name] for name in sorted(files)), replaced=replaced)
+
+
+def write_context(target: IO[bytes], context: Path, files: Iterable[Path]) -> None:
+    """Write a build context as a tar file; owners and times do not depend on the host.
+
+    Raises:
+        SandboxError: A file cannot be read, or is a device, socket or FIFO.
+    """
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in files:
+            try:
+                _add(tar, CopiedFile(target=path.relative_to(context).as_posix(), source=path))
+            except OSError as error:
+                raise SandboxError(f"cannot stage {path}: {error}") from error
 
 
 def _add(tar: tarfile.TarFile, file: CopiedFile) -> None:

@@ -89,7 +89,7 @@ class Machine:
         """Ask the supervisor for something.
 
         Args:
-            verb: `files`, `agent`, `tests WORKDIR` or `read NAME`.
+            verb: `files`, `agent`, `tests WORKDIR`, `read NAME` or `fetch BYTES PATH`.
             contents: What it finds in the channel.
         """
         if contents:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from arise.environments.base import Environment
@@ -32,9 +33,23 @@ async def verify(environment: Environment, task: Task) -> float:
         VerifierError: The tests gave no clear reward; the message ends with their output.
         SandboxError: The sandbox died.
     """
-    files = await environment.grade(
-        task.tests, env=task.verifier_env, timeout_s=task.verifier_timeout_s
+    return await verify_with(
+        environment,
+        (*task.extra_tests, task.tests) if task.extra_tests else task.tests,
+        env=task.verifier_env,
+        timeout_s=task.verifier_timeout_s,
     )
+
+
+async def verify_with(
+    environment: Environment,
+    tests: Path | Sequence[Path],
+    *,
+    env: Mapping[str, str],
+    timeout_s: float,
+) -> float:
+    """Grade with the given tests: of a task, or of one of its steps; see `verify`."""
+    files = await environment.grade(tests, env=env, timeout_s=timeout_s)
     try:
         return parse_reward(files)
     except VerifierError as error:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from arise.algorithms.losses import LossStatistics, dual_clipped_loss
 from arise.errors import WeightSyncError
+from arise.modules.distribution import statistics_over_ranks, summed_over_ranks
 from arise.modules.loading import ModelLoader
+from arise.modules.lora import LoraOptions, add_adapters
 from arise.modules.policy_lm import PolicyLM
 from arise.types import Iteration
 
@@ -32,6 +34,7 @@ class PolicyModule(LightningModule):
         optimizer: Makes the optimizer from parameters.
         warmup_steps: Update n, counted from 1, uses lr · min(1, n / warmup_steps); 0 is none.
         max_grad_norm: Gradients are scaled down to this global norm.
+        loss_order: `"arise"` or `"areal"`; see `dual_clipped_loss`.
         dual_clip: κ.
         ratio_low: Lower bound of ω.
         ratio_high: Upper bound of ω.
@@ -41,6 +44,8 @@ class PolicyModule(LightningModule):
         compute_dtype: `"float32"` or `"bfloat16"`.
         layout: See `PolicyLM`.
         chunk_tokens: Tokens whose logits exist at one time.
+        activation_checkpointing: See `PolicyLM`.
+        lora: Train adapters of this kind and nothing else; `None` trains every weight.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class PolicyModule(LightningModule):
         optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
         warmup_steps: int,
         max_grad_norm: float,
+        loss_order: str,
         dual_clip: float,
         ratio_low: float,
         ratio_high: float,
@@ -58,6 +64,8 @@ class PolicyModule(LightningModule):
         compute_dtype: str,
         layout: str,
         chunk_tokens: int,
+        activation_checkpointing: bool,
+        lora: LoraOptions | None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -66,7 +74,8 @@ class PolicyModule(LightningModule):
         self._make_optimizer = optimizer
         self._warmup_steps = warmup_steps
         self._max_grad_norm = max_grad_norm
-        self._loss_options = {
+        self._loss_options: dict[str, Any] = {
+            "loss_order": loss_order,
             "dual_clip": dual_clip,
             "ratio_low": ratio_low,
             "ratio_high": ratio_high,
@@ -76,27 +85,35 @@ class PolicyModule(LightningModule):
         self._compute_dtype = _DTYPES[compute_dtype]
         self._layout = layout
         self._chunk_tokens = chunk_tokens
+        self._activation_checkpointing = activation_checkpointing
+        self._lora = lora
 
     def configure_model(self) -> None:
         """Load the weights and shard them over the data-parallel ranks."""
         if self.policy is not None:
             return
+        model = self._loader.model()
+        if self._lora is not None:
+            add_adapters(model, self._lora)
         self.policy = PolicyLM(
-            self._loader.model(),
+            model,
             temperature=self._temperature,
             chunk_tokens=self._chunk_tokens,
             layout=self._layout,
+            activation_checkpointing=self._activation_checkpointing,
         )
-        self.policy.train()
         if self.device_mesh is not None:
             mesh = self.device_mesh["data_parallel"]
             self.policy.shard(mesh, compute_dtype=self._compute_dtype)
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its linear warm-up, stepped once an iteration."""
-        optimizer = self._make_optimizer(self.parameters())
+        optimizer = self._make_optimizer(self._trained())
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
         return [optimizer], [scheduler]
+
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def _learning_rate_factor(self, updates_done: int) -> float:
         if self._warmup_steps == 0:
@@ -110,7 +127,9 @@ class PolicyModule(LightningModule):
         return batch
 
     def training_step(self, iteration: Iteration, batch_idx: int) -> None:
-        """One optimizer step on everything the iteration generated.
+        """One optimizer step on everything the iteration generated, over all ranks.
+
+        Metrics are those of the whole iteration, on every rank.
 
         Raises:
             WeightSyncError: On-policy importance ratios are not 1.
@@ -124,9 +143,10 @@ class PolicyModule(LightningModule):
             entropies.append(entropy)
             statistics.append(seen)
         if statistics:
-            seen = reduce(add, statistics)
+            seen = statistics_over_ranks(reduce(add, statistics))
             self._require_on_policy(iteration, seen)
-            iteration.metrics.update(_loss_metrics(shares, entropies, seen))
+            sums = summed_over_ranks([sum(shares), sum(entropies)], device=self.device)
+            iteration.metrics.update(_loss_metrics(*sums, seen))
         iteration.metrics["loss/lr"] = optimizer.param_groups[0]["lr"]
         norm = self._step(optimizer)
         iteration.metrics["loss/skipped_steps"] = float(not math.isfinite(norm))
@@ -152,7 +172,9 @@ class PolicyModule(LightningModule):
     def _require_on_policy(self, iteration: Iteration, seen: LossStatistics) -> None:
         """The policy that generated is the policy that trains: ω must be 1 before the step."""
         limit = self._max_initial_ratio_error
-        if limit is None or int(seen.num_measured) == 0 or not _is_on_policy(iteration):
+        # Only rank 0 has the trajectories; all ranks must come to the same end.
+        (num_stale,) = summed_over_ranks([float(not _is_on_policy(iteration))], device=self.device)
+        if limit is None or int(seen.num_measured) == 0 or num_stale:
             return
         error = max(float(seen.ratio_max) - 1.0, 1.0 - float(seen.ratio_min))
         if error > limit:
@@ -169,7 +191,7 @@ class PolicyModule(LightningModule):
         Returns:
             The global gradient norm before clipping.
         """
-        parameters = [p for p in self.parameters() if p.requires_grad]
+        parameters = self._trained()
         for parameter in parameters:
             # Nothing to train is a gradient of 0, not a step that the optimizer skips.
             if parameter.grad is None:
@@ -199,14 +221,12 @@ def _is_on_policy(iteration: Iteration) -> bool:
     )
 
 
-def _loss_metrics(
-    shares: list[float], entropies: list[float], seen: LossStatistics
-) -> dict[str, float]:
+def _loss_metrics(loss: float, entropy: float, seen: LossStatistics) -> dict[str, float]:
     """Scalars of one iteration; undefined ones are left out."""
     generated = max(1, int(seen.num_generated))
     metrics = {
-        "loss/policy": sum(shares),
-        "loss/entropy": sum(entropies),
+        "loss/policy": loss,
+        "loss/entropy": entropy,
         "ratio/masked_low_share": int(seen.num_masked_low) / generated,
         "ratio/masked_high_share": int(seen.num_masked_high) / generated,
         "ratio/dual_clipped_share": int(seen.num_dual_clipped) / generated,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from arise.algorithms.attention import (
     SPAN_ATTENTION,
@@ -20,6 +21,7 @@ from arise.algorithms.attention import (
 from arise.algorithms.logprobs import token_logprobs
 from arise.algorithms.packing import PackedBatch, align_to_tokens, prediction_index, to_padded
 from arise.errors import ConfigError
+from arise.modules.lora import merged_weights
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ class PolicyLM(nn.Module):
     """log π_θ of every generated token of a micro-batch.
 
     It is the FSDP root: the head's weights are read inside `forward` only, where a sharded head is
-    gathered.
+    gathered. Dropout is off, in training too: it would score another distribution than the one
+    that was sampled from.
 
     Args:
         model: A transformers causal language model, float32.
@@ -39,19 +42,49 @@ class PolicyLM(nn.Module):
         chunk_tokens: Tokens whose logits exist at one time.
         layout: `"packed"`, `"rows"`, or `"auto"`: packed if the model keeps packed sequences
             apart, which is tried here.
+        activation_checkpointing: Keep each layer's inputs only and compute its inside again in the
+            backward pass: less memory, a third more time, the same numbers.
 
     Raises:
-        ConfigError: `layout="packed"` and the model mixes packed sequences.
+        ConfigError: `layout="packed"` and the model mixes packed sequences, or the model cannot
+            checkpoint activations.
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, temperature: float, chunk_tokens: int, layout: str
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        chunk_tokens: int,
+        layout: str,
+        activation_checkpointing: bool,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.chunk_tokens = chunk_tokens
         self.layout = self._choose_layout(layout)
+        if activation_checkpointing:
+            self._checkpoint_activations()
+        self.train()
+
+    def train(self, mode: bool = True) -> PolicyLM:
+        """Set the mode; of the model, only layers that checkpoint their activations follow."""
+        self.training = mode
+        self.model.eval()
+        for module in self.model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = mode and module.gradient_checkpointing
+        return self
+
+    def _checkpoint_activations(self) -> None:
+        try:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        except ValueError as error:
+            raise ConfigError(
+                f"model.activation_checkpointing = true, but {type(self.model).__name__} does not "
+                f"support it: {error}"
+            ) from error
 
     def _choose_layout(self, layout: str) -> str:
         if layout == "rows":
@@ -132,8 +165,12 @@ class PolicyLM(nn.Module):
         fully_shard(self, mesh=mesh, mp_policy=policy)
 
     def full_weights(self) -> dict[str, Tensor]:
-        """Every tensor of the model in full, by its transformers name; a collective call."""
-        return {name: _full(tensor).detach() for name, tensor in self.model.state_dict().items()}
+        """Every tensor of the model in full, by its transformers name; a collective call.
+
+        Adapters are merged into the weights they adapt.
+        """
+        tensors = {name: _full(t).detach() for name, t in self.model.state_dict().items()}
+        return merged_weights(self.model, tensors)
 
 
 def _full(tensor: Any) -> Tensor:

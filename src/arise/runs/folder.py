@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -11,10 +13,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError
+from arise.runs.lock import RunLock
+
+log = logging.getLogger(__name__)
 
 _CHECKPOINT = re.compile(r"step_([0-9]{6,})")
 _SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
 _HIDDEN = "<hidden>"
+_SHARED = "ARISE_RUN_FOLDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +30,18 @@ class RunFolder:
     Attributes:
         path: The folder.
         checkpoint: Checkpoint to start from; `None` for a fresh run.
+        lock: Keeps other processes out; `None` where this process only reads, or is not the first
+            of several.
     """
 
     path: Path
     checkpoint: Path | None = None
+    lock: RunLock | None = None
+
+    def release(self) -> None:
+        """Let other processes in; safe to repeat."""
+        if self.lock is not None:
+            self.lock.release()
 
     @property
     def checkpoints(self) -> Path:
@@ -43,6 +57,11 @@ class RunFolder:
     def pool_log(self) -> Path:
         """Every life-cycle event of the pool."""
         return self.path / "pool.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """Held-out results, one JSON line each."""
+        return self.path / "evaluations.jsonl"
 
     @property
     def final_model(self) -> Path:
@@ -80,27 +99,65 @@ def complete_checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=checkpoint_step)
 
 
-def open_run_folder(cfg: DictConfig, *, overrides: list[str]) -> RunFolder:
-    """Make the folder of a fresh run, or find the one to go on in.
+def find_checkpoint(cfg: DictConfig) -> Path | None:
+    """The checkpoint that `ckpt_path` names; `None` if a fresh run is asked for.
+
+    `last` is the newest checkpoint of the newest run of this experiment that has one.
+
+    Raises:
+        ConfigError: `ckpt_path=last` and no run of this experiment has a checkpoint, or the folder
+            has not the name of a checkpoint.
+    """
+    if cfg.ckpt_path is None:
+        return None
+    if cfg.ckpt_path == "last":
+        shared = _folder_of_first_process()
+        if shared is not None:
+            return complete_checkpoints(shared)[-1]
+        return _newest_checkpoint(Path(cfg.paths.output_dir) / cfg.experiment_name)
+    checkpoint = Path(cfg.ckpt_path).resolve()
+    checkpoint_step(checkpoint)
+    return checkpoint
+
+
+def make_run_folder(cfg: DictConfig, *, overrides: list[str]) -> RunFolder:
+    """The locked folder of a fresh run, with its configuration.
 
     Args:
         cfg: The composed configuration.
         overrides: The command line's overrides, kept for the record.
 
     Raises:
-        ConfigError: `ckpt_path=last` and no run of this experiment has a checkpoint.
+        ConfigError: No free folder name was found.
     """
-    parent = Path(cfg.paths.output_dir) / cfg.experiment_name
-    if cfg.ckpt_path == "last":
-        checkpoint = _newest_checkpoint(parent)
-    elif cfg.ckpt_path is not None:
-        checkpoint = Path(cfg.ckpt_path).resolve()
-        checkpoint_step(checkpoint)
-    else:
-        path = _make_fresh(parent)
-        _write_config(path, cfg, overrides)
-        return RunFolder(path=path)
-    return RunFolder(path=checkpoint.parent.parent, checkpoint=checkpoint)
+    if not is_first_process():
+        shared = _folder_of_first_process()
+        # Without a word from the first process: a place where the others write nothing.
+        return RunFolder(path=shared or Path(cfg.paths.output_dir).resolve())
+    path = _make_fresh(Path(cfg.paths.output_dir) / cfg.experiment_name)
+    folder = path / ".hydra"
+    folder.mkdir()
+    OmegaConf.save(without_secrets(cfg), folder / "config.yaml")
+    write_overrides(folder, overrides)
+    return RunFolder(path=path, lock=RunLock(path))
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one of several that writes the run's folder."""
+    ranks = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+    if "RANK" in os.environ:
+        ranks = ("RANK",)
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
+
+
+def share_run_folder(folder: RunFolder) -> None:
+    """Tell the processes that this one is about to start which folder the run has."""
+    os.environ[_SHARED] = str(folder.path)
+
+
+def _folder_of_first_process() -> Path | None:
+    path = os.environ.get(_SHARED)
+    return None if path is None or is_first_process() else Path(path)
 
 
 def _newest_checkpoint(parent: Path) -> Path:
@@ -108,6 +165,8 @@ def _newest_checkpoint(parent: Path) -> Path:
         checkpoints = complete_checkpoints(run)
         if checkpoints:
             return checkpoints[-1].resolve()
+        if run.is_dir():
+            log.warning("%s has no checkpoint and is passed over", run)
     raise ConfigError(
         f"ckpt_path=last: no run below {str(parent)!r} has a checkpoint; "
         "start without ckpt_path, or set experiment_name and paths.output_dir as in that run"
@@ -128,10 +187,8 @@ def _make_fresh(parent: Path) -> Path:
     raise ConfigError(f"paths.output_dir: no free folder name below {str(parent)!r}")
 
 
-def _write_config(path: Path, cfg: DictConfig, overrides: list[str]) -> None:
-    folder = path / ".hydra"
-    folder.mkdir()
-    OmegaConf.save(_without_secrets(OmegaConf.to_container(cfg)), folder / "config.yaml")
+def write_overrides(folder: Path, overrides: list[str]) -> None:
+    """Keep the command line's overrides as `overrides.yaml`, without secrets."""
     shown = [
         f"{key}={_HIDDEN}" if _SECRET.search(key.rpartition(".")[2]) else f"{key}{sign}{value}"
         for key, sign, value in (override.partition("=") for override in overrides)
@@ -139,13 +196,15 @@ def _write_config(path: Path, cfg: DictConfig, overrides: list[str]) -> None:
     OmegaConf.save(OmegaConf.create(shown), folder / "overrides.yaml")
 
 
-def _without_secrets(node: Any) -> Any:
+def without_secrets(cfg: DictConfig) -> DictConfig:
     """The configuration with the values of keys that are named like a secret hidden."""
+    return OmegaConf.create(_hide(OmegaConf.to_container(cfg)))
+
+
+def _hide(node: Any) -> Any:
     if isinstance(node, dict):
         return {
-            key: _HIDDEN
-            if isinstance(value, str) and _SECRET.search(str(key))
-            else _without_secrets(value)
+            key: _HIDDEN if isinstance(value, str) and _SECRET.search(str(key)) else _hide(value)
             for key, value in node.items()
         }
-    return [_without_secrets(value) for value in node] if isinstance(node, list) else node
+    return [_hide(value) for value in node] if isinstance(node, list) else node

@@ -22,6 +22,11 @@ def trajectory_file(folder: Path, step: int) -> Path:
     return folder / f"step_{step:06d}.jsonl.gz"
 
 
+def record_step(path: Path) -> int:
+    """The step that a file is named after."""
+    return int(path.name.partition(".")[0].rpartition("_")[2])
+
+
 def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
     """One record for each slot of each group, in slot order."""
     for index, (sample, group) in enumerate(zip(iteration.samples, iteration.groups, strict=True)):
@@ -34,6 +39,7 @@ def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
                 "sampled_by": sample.reason,
                 "sampled_tag": sample.tag,
                 "sampled_capability": sample.capability,
+                "sampled_numbers": dict(sample.numbers),
             }
             if isinstance(slot, RolloutFailure):
                 record |= {"failure": slot.kind, "message": slot.message}

@@ -84,6 +84,32 @@ def test_rubric_advantages_are_over_applicable_verdicts_only():
     assert result.applicable.tolist() == [[True, True, False, False]]
 
 
+@pytest.mark.parametrize(
+    ("std", "passed", "failed"),
+    [("sample", 2 / math.sqrt(3), -1 / math.sqrt(3)), ("population", math.sqrt(2), -HALF)],
+)
+def test_rubric_advantages_in_both_conventions(std, passed, failed):
+    """Verdicts 1, 0, 0: mean 1/3, sum of squares 2/3, so σ is 1/√3 or √2/3."""
+    result = rubric_advantages([{3: PASS}, {3: FAIL}, {}, {3: FAIL}], std=std, eps=EPS)
+    np.testing.assert_allclose(result.values, [[passed, failed, 0.0, failed]], atol=1e-8)
+
+
+def test_epsilon_stands_beside_sigma():
+    """σ is 1/2 (population), so ε = 1/2 halves ±1."""
+    assert task_advantages([1, 0], std="population", eps=0.5).tolist() == [0.5, -0.5]
+
+
+def test_one_applicable_verdict_has_no_variance():
+    np.testing.assert_array_equal(combine([1, 0], [{1: PASS}, {1: NA}]), task([1, 0]))
+
+
+def test_the_mixture_in_the_population_convention():
+    """A_task = ±1, A_rub = ±1 for the two judged ones, |I| = 1; the third has no verdict."""
+    outcomes = [{1: FAIL}, {1: PASS}, {}, {1: NA}]
+    result = combine([1, 0, 1, 0], outcomes, std="population")
+    np.testing.assert_allclose(result, [0.7 - 0.3, -0.7 + 0.3, 1.0, -1.0], atol=1e-8)
+
+
 def test_no_rubric_varies():
     result = rubric_advantages([{1: PASS}, {1: PASS}, {2: FAIL}], std="sample", eps=EPS)
     assert result.pair_ids == ()

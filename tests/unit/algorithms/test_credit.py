@@ -107,6 +107,40 @@ def test_A08_length_is_summed_over_rows_and_shapes_positive_rewards() -> None:
     assert iteration.num_generated_tokens == sum(lengths)
 
 
+@pytest.mark.parametrize(
+    ("std", "inner", "outer"),
+    [("sample", 0.387298, 1.161895), ("population", 0.447214, 1.341641)],
+)
+def test_A08_shaped_rewards_are_normalized_and_verdicts_are_not_shaped(
+    std: str, inner: float, outer: float
+) -> None:
+    """[1.5, 1, 0.5, 0]: deviations ±0.75 and ±0.25, sum of squares 1.25, divided by 3 or 4."""
+    lengths = [1000, 10500, 20000, 20000]
+    slots = tuple(
+        make_trajectory(reward, tokens_per_row=length)
+        for reward, length in zip((1.0, 1.0, 1.0, 0.0), lengths, strict=True)
+    )
+    iteration = make_iteration(slots)
+    assign_credit(iteration, options(std=std))
+    assert iteration.advantages[0] == pytest.approx([outer, inner, -inner, -outer], abs=1e-6)
+    iteration.reviews = [[review(p1="pass"), review(p1="fail"), None, None]]
+    assign_credit(iteration, options(std=std, rubric_weight=1.0))
+    size = HALF if std == "sample" else 1.0
+    assert iteration.advantages[0] == pytest.approx([size, -size, -inner, -outer], abs=1e-6)
+
+
+def test_A08_length_is_taken_from_survivors_only() -> None:
+    """A lost rollout sets no range: of the rest, 20000 is the longest and 10000 the shortest."""
+    slots = (
+        make_trajectory(1.0, tokens_per_row=10000),
+        LOST,
+        make_trajectory(0.0, tokens_per_row=20000),
+    )
+    iteration = make_iteration(slots)
+    assign_credit(iteration, options())
+    assert iteration.shaped_rewards[0] == [pytest.approx(1.5), None, 0.0]
+
+
 def test_verdicts_stay_with_their_slot_and_are_mixed_in() -> None:
     iteration = make_iteration((make_trajectory(1.0), LOST, make_trajectory(0.0)))
     iteration.reviews = [[review(p7="fail"), None, review(p7="pass")]]

@@ -16,7 +16,8 @@ def evaluate(logprobs, behavior, advantages, mask=None, *, total=None, **change)
         if mask is None
         else torch.tensor(mask, dtype=torch.bool)
     )
-    options = {"dual_clip": 3.0, "ratio_low": 0.5, "ratio_high": 5.0} | change
+    options = {"loss_order": "arise", "dual_clip": 3.0, "ratio_low": 0.5, "ratio_high": 5.0}
+    options |= change
     total = int(mask.sum()) if total is None else total
     return dual_clipped_loss(
         logprobs,
@@ -149,6 +150,7 @@ def test_gradient_equals_autograd_of_the_plain_formula():
         behavior,
         advantages,
         mask,
+        loss_order="arise",
         dual_clip=3.0,
         ratio_low=0.5,
         ratio_high=5.0,
@@ -158,6 +160,38 @@ def test_gradient_equals_autograd_of_the_plain_formula():
     assert 0 < int(result.statistics.num_dual_clipped) < int(result.statistics.num_kept) < 400
     torch.testing.assert_close(result.loss, reference, rtol=1e-12, atol=0)
     torch.testing.assert_close(logprobs.grad, plain.grad, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (4.9, -1.0, 4.9, 4.9),
+        (3.0, -2.0, 6.0, 6.0),
+        (2.9, -1.0, 2.9, 2.9),
+        (4.9, 1.0, -4.9, -4.9),
+        (5.0, -1.0, 0.0, 0.0),
+        (0.5, 1.0, 0.0, 0.0),
+        (0.51, -1.0, 0.51, 0.51),
+    ],
+)
+def test_the_other_order_weighs_after_the_cap(ratio, advantage, loss, gradient):
+    logprobs, result = with_ratios([ratio], [advantage], loss_order="areal")
+    result.loss.backward()
+    assert result.loss.item() == pytest.approx(loss, abs=1e-9)
+    assert logprobs.grad.item() == pytest.approx(gradient, abs=1e-9)
+    assert result.statistics.num_dual_clipped.item() == 0
+
+
+def test_the_orders_differ_only_where_the_cap_binds():
+    ratios, advantages = [1.0, 2.9, 3.1, 3.1, 4.9, 6.0, 0.4], [-1, -1, -1, 1, -1, -1, -1]
+    arise, result = with_ratios(ratios, advantages)
+    areal, other = with_ratios(ratios, advantages, loss_order="areal")
+    result.loss.backward()
+    other.loss.backward()
+    # ω/7 more where A = -1 and 3 <= ω < 5; the losses differ by (3.1 - 3 + 4.9 - 3) / 7.
+    expected = [0, 0, 3.1 / 7, 0, 4.9 / 7, 0, 0]
+    assert (areal.grad - arise.grad).tolist() == pytest.approx(expected, abs=1e-12)
+    assert (other.loss - result.loss).item() == pytest.approx(2.0 / 7, abs=1e-7)
 
 
 def test_statistics_and_their_sum():
@@ -189,6 +223,7 @@ def test_statistics_and_their_sum():
 @pytest.mark.parametrize(
     ("change", "key"),
     [
+        ({"loss_order": "verl"}, "algorithm.loss_order.*'verl'.*arise, areal"),
         ({"dual_clip": 1.0}, "algorithm.dual_clip"),
         ({"dual_clip": math.inf}, "algorithm.dual_clip"),
         ({"ratio_low": 1.0}, "algorithm.ratio_low"),

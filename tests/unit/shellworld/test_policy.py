@@ -87,7 +87,7 @@ def test_episodes_keep_to_the_limits(plain: list[Episode]) -> None:
 
 def test_transcripts_fit_the_context() -> None:
     tokenizer = build_tokenizer()
-    longest = max(len(to_sample(t, tokenizer, 0.1).ids) for t in make_transcripts(800, 3))
+    longest = max(len(to_sample(t, tokenizer, 0.1, random.Random(0)).ids) for t in make_transcripts(800, 3))
     assert longest + 32 <= CONTEXT_TOKENS
 
 
@@ -107,7 +107,7 @@ def test_a_batch_loss_is_the_mean_over_weighted_tokens() -> None:
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
     model = new_model(WarmStart(hidden=48, layers=1), tokenizer)
-    samples = [to_sample(t, tokenizer, 0.1) for t in make_transcripts(6, 0)]
+    samples = [to_sample(t, tokenizer, 0.1, random.Random(0)) for t in make_transcripts(6, 0)]
     pad = tokenizer.pad_token_id
     (whole,) = by_length(samples, 10**6, pad, random.Random(0))
     singles = list(by_length(samples, 1, pad, random.Random(0)))

@@ -82,7 +82,7 @@ def copy_samples(tokenizer: Any, count: int, rng: random.Random) -> list[Sample]
     reply = tokenizer.convert_tokens_to_ids("<|assistant|>")
     samples = []
     for _ in range(count):
-        words = rng.sample(names, rng.randint(3, 14))
+        words = rng.sample(names, rng.choice((2, 3, 4, 6, 9, 14)))
         words += rng.sample(digits, k=rng.randint(0, 2))
         rng.shuffle(words)
         ids = [start, *words, end]

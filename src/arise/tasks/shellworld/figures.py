@@ -63,20 +63,26 @@ def names_copied(episodes: Sequence[Episode]) -> float:
 
 
 def values_copied(episodes: Sequence[Episode]) -> float:
-    """Share of right words where a command uses something that only tool output showed.
+    """Share of right words among those that a command can only have from tool output.
 
-    Counted are the names of a command that stand neither in the instruction nor in an earlier
-    command; right are those that the task's solution uses, or that a listing or file printed.
+    Counted are commands after an output named the word of a fix, as long as no command has used
+    it, that hold a name which is neither in the instruction nor in an earlier command.
     """
     hits = []
     for episode in episodes:
+        plan = episode.spec.plan
+        fixes = (plan.rule, *(fix.word for fix in (plan.heed, plan.verify) if fix))
+        sought = {fix.split(".")[0] for fix in fixes if fix}
         known = set(_WORD.findall(episode.spec.instruction))
-        printed: set[str] = set()
+        named: set[str] = set()
         for step in episode.steps:
-            fresh = [name for name in _names(step.command) if name not in known]
-            hits += [float(name in printed) for name in fresh]
-            known |= set(_names(step.command))
-            printed |= set(_WORD.findall(step.observation))
+            words = _names(step.command)
+            fresh = [word for word in words if word not in known]
+            if fresh and named:
+                hits.append(float(bool(named & set(fresh))))
+                named -= set(fresh)
+            known |= set(words)
+            named |= sought & set(_WORD.findall(step.observation)) - known
     return mean(hits)
 
 
@@ -86,11 +92,11 @@ def revealed_used(episodes: Sequence[Episode]) -> dict[str, tuple[int, float]]:
     for episode in episodes:
         plan = episode.spec.plan
         sought = {
-            "rule": (plan.rule, plan.document),
-            "error": (plan.heed.word if plan.heed else "", ""),
-            "output": (plan.verify.word if plan.verify else "", ""),
+            "rule": plan.rule,
+            "error": plan.heed.word if plan.heed else "",
+            "output": plan.verify.word if plan.verify else "",
         }
-        for source, (word, _) in sought.items():
+        for source, word in sought.items():
             used = _use(episode.steps, word.split(".")[0]) if word else None
             if used is not None:
                 uses[source].append(float(used))

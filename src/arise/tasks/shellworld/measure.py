@@ -19,11 +19,17 @@ from arise.tasks.shellworld import figures
 from arise.tasks.shellworld.behaviours import Behaviour
 from arise.tasks.shellworld.generate import generate_tasks
 from arise.tasks.shellworld.local_shell import LocalShell
+from arise.tasks.shellworld.rules_texts import REQUIREMENTS
 from arise.tasks.shellworld.sampling import Episode, Sampler, play_all
 from arise.tasks.shellworld.skills import HELD_BACK, NEUTRAL, SEEN, draw
 from arise.tasks.shellworld.spec import Need, TaskSpec
 from arise.tasks.shellworld.tokenizer import load_tokenizer
 
+REFLECTED = {
+    found.behaviour: (found.skill, *(text for mode in found.modes for text in mode.ladder))
+    for found in REQUIREMENTS
+}
+"""Skill texts of the offline reflection; the warm start has none of them either."""
 POLICY = Path(__file__).parent / "policy"
 _SEED = 77
 _FITTING = {
@@ -102,15 +108,18 @@ class Measurement:
         for behaviour in Behaviour:
             alone = [
                 self._play("heldout", "conjunctive", count, [bank[behaviour]])
-                for bank in (SEEN, HELD_BACK)
+                for bank in (SEEN, HELD_BACK, REFLECTED)
             ]
             sets = (base, neutral, *alone, every, unseen)
             rows.append((behaviour, *(figures.behaviour_rate(s, behaviour) for s in sets)))
         rows.append(
-            ("*pass*", figures.pass_rate(base), figures.pass_rate(neutral), "", "",
+            ("*pass*", figures.pass_rate(base), figures.pass_rate(neutral), "", "", "",
              figures.pass_rate(every), figures.pass_rate(unseen))
         )  # fmt: skip
-        header = ("behaviour", "none", "neutral", "seen", "held back", "all seen", "all held back")
+        header = (
+            "behaviour", "none", "neutral", "seen", "held back", "reflection's", "all seen",
+            "all held back",
+        )  # fmt: skip
         uses = [
             (name, *counted) for name, counted in figures.revealed_used([*every, *unseen]).items()
         ]

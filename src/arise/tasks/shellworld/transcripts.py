@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arise.tasks.shellworld.behaviours import Behaviour
+from arise.tasks.shellworld.disguise import disguise
 from arise.tasks.shellworld.episode import MAX_TURNS, SUBMIT, observation, system_prompt
 from arise.tasks.shellworld.expert import Disposition, Expert
 from arise.tasks.shellworld.generate import generate_tasks
@@ -44,6 +45,7 @@ class Mixture:
         skill: Probability of each behaviour's sentence in the other prompts.
         neutral: Probability of a sentence that changes nothing, there.
         single: Share of tasks from the single mix.
+        disguised: Share of script tasks in which script and messages use other words.
     """
 
     unprompted: Mapping[Behaviour, float]
@@ -52,6 +54,7 @@ class Mixture:
     skill: float
     neutral: float
     single: float
+    disguised: float
 
 
 MIXTURE = Mixture(
@@ -69,10 +72,11 @@ MIXTURE = Mixture(
         Behaviour.FINISH: 0.65,
         Behaviour.THRIFT: 0.85,
     },
-    no_skills=0.35,
-    skill=0.42,
+    no_skills=0.3,
+    skill=0.5,
     neutral=0.4,
     single=0.35,
+    disguised=0.35,
 )
 """The shipped policy's demonstrators."""
 
@@ -139,4 +143,10 @@ def make_transcripts(count: int, seed: int, mixture: Mixture = MIXTURE) -> list[
         for mix in ("conjunctive", "single")
     }
     drawn = ("single" if rng.random() < mixture.single else "conjunctive" for _ in range(count))
-    return [demonstrate(next(pools[mix]), rng, mixture) for mix in drawn]
+    transcripts = []
+    for mix in drawn:
+        spec = next(pools[mix])
+        if rng.random() < mixture.disguised:
+            spec = disguise(spec, rng)
+        transcripts.append(demonstrate(spec, rng, mixture))
+    return transcripts

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError
 from arise.runs.folder import (
@@ -9,14 +9,17 @@ from arise.runs.folder import (
     checkpoint_name,
     checkpoint_step,
     complete_checkpoints,
-    open_run_folder,
+    find_checkpoint,
+    is_first_process,
+    make_run_folder,
+    share_run_folder,
 )
 
 
-def open_folder(
+def make_config(
     output_dir: Path, ckpt_path: str | None = None, *, name: str = "exp", **extra: object
-) -> RunFolder:
-    cfg = OmegaConf.create(
+) -> DictConfig:
+    return OmegaConf.create(
         {
             "experiment_name": name,
             "ckpt_path": ckpt_path,
@@ -24,7 +27,11 @@ def open_folder(
             **extra,
         }
     )
-    return open_run_folder(cfg, overrides=["seed=1", "judge.api_key=sk-test-123"])
+
+
+def make_folder(output_dir: Path, **extra: object) -> RunFolder:
+    overrides = ["seed=1", "judge.api_key=sk-test-123"]
+    return make_run_folder(make_config(output_dir, **extra), overrides=overrides)
 
 
 def add_checkpoint(run: Path, name: str) -> Path:
@@ -34,7 +41,7 @@ def add_checkpoint(run: Path, name: str) -> Path:
 
 
 def test_a_fresh_run_gets_a_folder_of_its_own_with_its_configuration(tmp_path: Path) -> None:
-    first, second = open_folder(tmp_path, seed=3), open_folder(tmp_path)
+    first, second = make_folder(tmp_path, seed=3), make_folder(tmp_path)
     assert first.path != second.path
     assert first.path.parent == second.path.parent == tmp_path.resolve() / "exp"
     assert first.checkpoint is None
@@ -51,9 +58,9 @@ def test_C04_secrets_are_not_written(tmp_path: Path) -> None:
         "headers": [{"token": "sk-test-123"}],
         "max_tokens": 5,
     }
-    folder = open_folder(tmp_path, judge=judge, password="sk-test-123").path
+    folder = make_folder(tmp_path, judge=judge, password="sk-test-123").path
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(files) == 2
+    assert {file.name for file in files} == {"config.yaml", "overrides.yaml", "lock"}
     for file in files:
         assert "sk-test-123" not in file.read_text()
     kept = OmegaConf.load(folder / ".hydra" / "config.yaml").judge
@@ -70,23 +77,21 @@ def test_last_goes_on_in_the_newest_run_that_has_a_checkpoint(tmp_path: Path) ->
     add_checkpoint(newer, "step_000010")
     newest.mkdir()
     add_checkpoint(tmp_path / "other" / "2026-01-01_00-00-00", "step_000099")
-    found = open_folder(tmp_path, "last")
-    assert found.path == newer.resolve()
-    assert found.checkpoint == (newer / "checkpoints" / "step_000010").resolve()
-    assert not (newest / ".hydra").exists()
+    found = find_checkpoint(make_config(tmp_path, "last"))
+    assert found == (newer / "checkpoints" / "step_000010").resolve()
+    assert list(newest.iterdir()) == []
 
 
 def test_last_without_any_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ckpt_path=last") as caught:
-        open_folder(tmp_path, "last")
+        find_checkpoint(make_config(tmp_path, "last"))
     assert str(tmp_path / "exp") in str(caught.value)
     assert not (tmp_path / "exp").exists()
 
 
 def test_a_checkpoint_by_path_goes_on_in_its_run(tmp_path: Path) -> None:
     path = add_checkpoint(tmp_path / "elsewhere" / "run", "step_000010")
-    found = open_folder(tmp_path, str(path))
-    assert (found.path, found.checkpoint) == (path.parents[1].resolve(), path.resolve())
+    assert find_checkpoint(make_config(tmp_path, str(path))) == path.resolve()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.mkdir()
     with pytest.raises(ConfigError, match="step_000010") as caught:
-        open_folder(tmp_path, str(path))
+        find_checkpoint(make_config(tmp_path, str(path)))
     assert name in str(caught.value)
 
 
@@ -115,3 +120,31 @@ def test_C01_names_round_trip_and_need_no_quotes(step: int) -> None:
     name = checkpoint_name(step)
     assert checkpoint_step(Path("x") / name) == step
     assert name.replace("_", "").isalnum()
+
+
+def test_other_processes_of_a_run_use_the_first_ones_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ARISE_RUN_FOLDER", "")
+    first = make_folder(tmp_path)
+    share_run_folder(first)
+    add_checkpoint(first.path, "step_000005")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert not is_first_process()
+    other = make_folder(tmp_path)
+    assert (other.path, other.lock) == (first.path, None)
+    newer = add_checkpoint(tmp_path / "exp" / "9999-01-01_00-00-00", "step_000009")
+    assert newer.is_dir()
+    found = find_checkpoint(make_config(tmp_path, "last"))
+    assert found == first.path / "checkpoints" / "step_000005"
+    monkeypatch.setenv("RANK", "0")
+    assert is_first_process(), "a launcher's RANK says it all"
+
+
+def test_a_passed_over_run_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    add_checkpoint(tmp_path / "exp" / "2025-01-01_10-00-00", "step_000050")
+    (tmp_path / "exp" / "2025-01-02_10-00-00").mkdir()
+    find_checkpoint(make_config(tmp_path, "last"))
+    assert "2025-01-02_10-00-00 has no checkpoint and is passed over" in caplog.text

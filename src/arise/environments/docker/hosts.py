@@ -1,0 +1,168 @@
+"""Docker hosts: connections, spreading of containers, and calls that do not block the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from arise.errors import ConfigError, SandboxError
+
+T = TypeVar("T")
+
+_NUM_THREADS = 32
+_SETTLE_S = 60.0
+_SCHEMES = ("unix://", "tcp://", "http://", "https://", "ssh://")
+
+
+@dataclass(slots=True, eq=False)
+class DockerHost:
+    """One Docker daemon.
+
+    Attributes:
+        url: Its address; empty for the one that the environment's variables name.
+        api: The SDK's low-level client.
+        num_containers: Episodes that it runs now.
+        has_disk_quota: Whether it can limit a container's disk; `None` until tried.
+        images: Image id by content tag or name, of the images that are known to be there.
+        failures: Why an image cannot be had, by the same key.
+        locks: One lock per image, so that it is built once.
+        templates: A container of an image that never runs, by image id: the untouched files.
+    """
+
+    url: str
+    api: Any
+    num_containers: int = 0
+    has_disk_quota: bool | None = None
+    images: dict[str, str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    templates: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.url or "the default Docker host"
+
+
+class DockerHosts:
+    """All hosts of a run; a container goes where the fewest run.
+
+    Args:
+        urls: Addresses (unix, tcp or ssh); empty takes DOCKER_HOST or the local socket.
+        timeout_s: Limit on one call, in seconds.
+
+    Raises:
+        ConfigError: An address has no known scheme.
+    """
+
+    def __init__(self, urls: Sequence[str], *, timeout_s: float) -> None:
+        for url in urls:
+            if not url.startswith(_SCHEMES):
+                raise ConfigError(
+                    f"environment.hosts: {url!r} must start with one of {', '.join(_SCHEMES)}"
+                )
+        self._urls = tuple(urls) or ("",)
+        self._timeout_s = timeout_s
+        self._hosts: list[DockerHost] = []
+        self._pool: ThreadPoolExecutor | None = None
+
+    def connect(self) -> list[DockerHost]:
+        """Connect to every host that is not connected yet, and ask it for an answer.
+
+        Raises:
+            ConfigError: The SDK is missing, or a host does not answer.
+        """
+        if not self._hosts:
+            self._hosts = [DockerHost(url, self._client(url)) for url in self._urls]
+            self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="arise-docker")
+        return self._hosts
+
+    def _client(self, url: str) -> Any:
+        try:
+            import docker
+        except ImportError as error:
+            raise ConfigError(
+                "environment=docker needs the package docker: pip install docker"
+            ) from error
+        options: dict[str, Any] = {"timeout": self._timeout_s, "max_pool_size": _NUM_THREADS}
+        try:
+            if not url:
+                client = docker.from_env(**options)
+            else:
+                client = docker.DockerClient(
+                    base_url=url, use_ssh_client=url.startswith("ssh://"), **options
+                )
+            client.ping()
+        except Exception as error:  # the SDK lets errors of every layer below it through
+            raise ConfigError(
+                f"environment=docker: no Docker daemon answers at {url or 'the default address'} "
+                f"({_reason(error)}); start one (dockerd), or name others in environment.hosts "
+                "or DOCKER_HOST"
+            ) from error
+        return client.api
+
+    @contextmanager
+    def place(self) -> Iterator[DockerHost]:
+        """The host for one more container, which it holds until the block ends.
+
+        Raises:
+            ConfigError: A host does not answer.
+        """
+        host = min(self.connect(), key=lambda host: host.num_containers)
+        host.num_containers += 1
+        try:
+            yield host
+        finally:
+            host.num_containers -= 1
+
+    async def call(self, host: DockerHost, function: Callable[..., T], *args: Any, **kw: Any) -> T:
+        """Run a blocking call of the SDK in a thread.
+
+        A cancelled caller waits until the call is over: what it made can then be removed.
+
+        Raises:
+            SandboxError: Docker refused or cannot be reached.
+        """
+        self.connect()
+        work = functools.partial(function, *args, **kw)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future], timeout=_SETTLE_S)
+            raise
+        except SandboxError:
+            raise
+        except Exception as error:
+            raise as_sandbox_error(host, error) from error
+
+    def close(self) -> None:
+        """Close all connections; safe to repeat."""
+        hosts, self._hosts = self._hosts, []
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for host in hosts:
+            host.api.close()
+
+
+def as_sandbox_error(host: DockerHost, error: Exception) -> SandboxError:
+    """What Docker said, as the error of the sandbox boundary."""
+    return SandboxError(f"Docker ({host}): {_reason(error)}")
+
+
+def is_missing(error: BaseException | None) -> bool:
+    """Whether Docker said that the thing does not exist."""
+    while error is not None:
+        if getattr(getattr(error, "response", None), "status_code", None) == 404:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "explanation", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split())[-500:]

@@ -1,0 +1,118 @@
+"""One iteration over several data-parallel ranks: rows out, sums back.
+
+Rank 0 has the rows. Rows are scattered, not broadcast, and every rank gets equally many
+micro-batches, because a sharded model communicates in each forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from arise.algorithms.losses import LossStatistics
+from arise.algorithms.packing import (
+    PackedBatch,
+    WeightedRow,
+    assign_to_ranks,
+    filler_batch,
+    pack,
+    padded,
+)
+from arise.types import Iteration
+
+_MINIMA = ("ratio_min",)
+_MAXIMA = ("ratio_max", "max_abs_log_ratio")
+_COUNTS = tuple(field.name for field in fields(LossStatistics) if field.name.startswith("num_"))
+
+
+def num_ranks() -> int:
+    """Processes of this run; 1 outside of a process group."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def share_rows(
+    iteration: Iteration, rows: Sequence[WeightedRow], *, layout: str, max_tokens: int
+) -> None:
+    """Fill `micro_batches` and `num_generated_tokens` of every rank's iteration; collective.
+
+    A rank that gets fewer micro-batches than another is filled up with ones that train nothing.
+    No row is cut, doubled or invented, and Σm stays that of the whole iteration.
+
+    Args:
+        iteration: This rank's; on rank 0 with `num_generated_tokens`.
+        rows: All rows, on rank 0; ignored elsewhere.
+        layout: `"packed"` or `"rows"`.
+        max_tokens: Most tokens of one forward pass.
+    """
+    if num_ranks() == 1:
+        iteration.micro_batches = _micro_batches(rows, layout, max_tokens)
+        return
+    shares: list[tuple[list[PackedBatch], int]] | None = None
+    if distributed.get_rank() == 0:
+        batches = rank_batches(rows, num_ranks(), layout=layout, max_tokens=max_tokens)
+        shares = [(own, iteration.num_generated_tokens) for own in batches]
+    received: list[Any] = [None]
+    distributed.scatter_object_list(received, shares, src=0)
+    iteration.micro_batches, iteration.num_generated_tokens = received[0]
+
+
+def rank_batches(
+    rows: Sequence[WeightedRow], world_size: int, *, layout: str, max_tokens: int
+) -> list[list[PackedBatch]]:
+    """Micro-batches of each rank: tokens balanced, equally many micro-batches everywhere.
+
+    Args:
+        rows: All rows; with none, no rank has a micro-batch.
+        world_size: Number of ranks.
+        layout: `"packed"` or `"rows"`.
+        max_tokens: Most tokens of one forward pass.
+    """
+    lengths = [len(weighted.row.token_ids) for weighted in rows]
+    batches = [
+        _micro_batches([rows[i] for i in members], layout, max_tokens)
+        for members in assign_to_ranks(lengths, world_size)
+    ]
+    most = max(len(own) for own in batches)
+    return [own + [filler_batch()] * (most - len(own)) for own in batches]
+
+
+def _micro_batches(rows: Sequence[WeightedRow], layout: str, max_tokens: int) -> list[PackedBatch]:
+    return (pack if layout == "packed" else padded)(rows, max_tokens=max_tokens)
+
+
+def summed_over_ranks(values: Sequence[float], *, device: torch.device) -> list[float]:
+    """Sums of scalars over ranks, on every rank; collective."""
+    if num_ranks() == 1:
+        return list(values)
+    total = torch.tensor(values, dtype=torch.float64, device=device)
+    distributed.all_reduce(total)
+    return total.tolist()
+
+
+def statistics_over_ranks(statistics: LossStatistics) -> LossStatistics:
+    """The statistics of all ranks together, on every rank; collective.
+
+    A rank that trained nothing adds nothing: its counts are 0, its extremes infinite.
+    """
+    if num_ranks() == 1:
+        return statistics
+    summed = (*_COUNTS, "ratio_sum")
+    sums = _stacked(statistics, summed)
+    distributed.all_reduce(sums)
+    extremes = torch.cat([-_stacked(statistics, _MINIMA), _stacked(statistics, _MAXIMA)])
+    distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
+    merged = dict(zip(summed, sums, strict=True))
+    merged |= dict(zip(_MINIMA, -extremes[: len(_MINIMA)], strict=True))
+    merged |= dict(zip(_MAXIMA, extremes[len(_MINIMA) :], strict=True))
+    return LossStatistics(
+        **{name: value.to(getattr(statistics, name).dtype) for name, value in merged.items()}
+    )
+
+
+def _stacked(statistics: LossStatistics, names: Sequence[str]) -> Tensor:
+    # Counts are exact in float64 up to 2^53.
+    return torch.stack([getattr(statistics, name).double() for name in names])
