@@ -134,9 +134,7 @@ class Trained:
     metrics: list[dict[str, float]]
 
 
-def train(
-    steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **changes: Any
-) -> Trained:
+def train(steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **changes: Any) -> Trained:
     """One optimizer step for each entry of `steps`."""
     module, feed = make_module(**changes), Feed(steps=steps, max_tokens=max_tokens)
     trainer = Trainer(

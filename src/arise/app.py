@@ -244,7 +244,10 @@ class Run:
             ProgressCallback(quiet=cfg.quiet),
             ExportCallback(folder=self.folder.final_model, loader=self.loader),
             SummaryCallback(
-                folder=self.folder, evaluation=next(iter(evaluation), None), quiet=cfg.quiet
+                folder=self.folder,
+                curriculum=self.curriculum,
+                evaluation=next(iter(evaluation), None),
+                quiet=cfg.quiet,
             ),
             StepCheckpoint(folder=self.folder.checkpoints, **cfg.callbacks.checkpoint),
         ]

@@ -9,6 +9,7 @@ field is mandatory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -54,7 +55,7 @@ class Lora:
     """Low-rank adapters; see `configs/model/shellworld.yaml`."""
 
     rank: int = MISSING
-    alpha: float = MISSING
+    alpha: int = MISSING
     target_modules: Any = MISSING
 
 
@@ -282,3 +283,19 @@ def register_schemas() -> None:
     store = ConfigStore.instance()
     for group, name, node in _SCHEMAS:
         store.store(group=group, name=name, node=node)
+
+
+def instantiate_choice(group: str, name: str, *, configs: Path) -> Any:
+    """The object that one file of a group describes, for tools that need no whole configuration.
+
+    Args:
+        group: Such as `environment`.
+        name: The file's name without its ending.
+        configs: The folder of all groups.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.utils import instantiate
+
+    register_schemas()
+    with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
+        return instantiate(compose(config_name=f"{group}/{name}")[group], _convert_="all")

@@ -81,7 +81,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.trace_budget_tokens": (1, float("inf"), True, False),
     "model.logprob_chunk_tokens": (1, float("inf"), True, False),
     "model.lora.rank": (0, float("inf"), True, False),
-    "model.lora.alpha": (0, float("inf"), False, False),
+    "model.lora.alpha": (1, float("inf"), True, False),
     "engine.max_sessions": (1, float("inf"), True, False),
     "harness.max_turns": (1, float("inf"), True, False),
     "harness.max_output_tokens": (1, float("inf"), True, False),

@@ -77,7 +77,10 @@ def test_numbers_are_refused_before_a_model_is_loaded(override: str, tmp_path: P
     with pytest.raises(ConfigError, match=override.lstrip("+").partition("=")[0]):
         app.train(
             compose_config(
-                *TINY, "model.loader._target_=no.such.Loader", f"paths.output_dir={tmp_path}", override
+                *TINY,
+                "model.loader._target_=no.such.Loader",
+                f"paths.output_dir={tmp_path}",
+                override,
             )
         )
     assert not list(tmp_path.iterdir())

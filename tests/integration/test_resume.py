@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from arise.runs.folder import checkpoint_step, complete_checkpoints
+from arise.runs.pool_story import chosen_tasks, pool_story
 from arise.runs.records import record_step
 from runs import (
     TASKS,
@@ -93,7 +94,7 @@ def saving(run: Path, step: int) -> bool:
     )
 
 
-def test_K02_killed_three_times_equals_an_unbroken_run(
+def test_K02_K10_G01_killed_three_times_equals_an_unbroken_run(
     straight: Path, endpoints: tuple[str, ...], tmp_path: Path
 ) -> None:
     arguments = (*ARISE, *endpoints, f"paths.output_dir={tmp_path}")
@@ -176,7 +177,7 @@ def curriculum_state(checkpoint: Path) -> dict[str, Any]:
 def test_the_compared_run_has_everything_in_it(straight: Path, tmp_path: Path) -> None:
     """What equals above is not empty: pairs of all kinds, evidence, gradients."""
     story = (straight / "pool.jsonl").read_text()
-    for kind in ("created", "activated", "refined", "hidden", "retired"):
+    for kind in ("created", "activated", "refined", "retired"):
         assert f'"type": "{kind}"' in story, kind
     state = curriculum_state(straight / "checkpoints" / "step_000010")["TaskDataModule"]
     sampler = state["curriculum"]["sampler"]
@@ -188,6 +189,27 @@ def test_the_compared_run_has_everything_in_it(straight: Path, tmp_path: Path) -
     early = checkpoint_tensors(straight / "checkpoints" / "step_000004", tmp_path)
     late = checkpoint_tensors(straight / "checkpoints" / "step_000012", tmp_path)
     assert any(not torch.equal(early[name], late[name]) for name in late)
+
+
+def test_the_recorded_verdicts_are_those_that_decided(straight: Path) -> None:
+    """What `python -m arise.runs pool` shows as evidence adds up to the numbers of the event."""
+    num_checked = 0
+    for pair in pool_story(straight, until_step=None, pair_id=None):
+        for event in pair["events"]:
+            if event["type"] == "created":
+                cited = [*event["evidence"]["issues"], *event["evidence"]["contrasts"]]
+                assert all(record["diagnostics"] for record in cited)
+                continue
+            counts = event["evidence"]["tasks"].values()
+            assert sum(count.get("pass", 0) for count in counts) == event["num_passes"]
+            assert sum(map(applicable, counts)) == event["num_applicable"]
+            num_checked += 1
+    assert num_checked > 10
+    assert {task["sampled_by"] for task in chosen_tasks(straight, 1)} == {"discovery"}
+
+
+def applicable(counts: dict[str, int]) -> int:
+    return counts.get("pass", 0) + counts.get("fail", 0)
 
 
 def test_interrupt_leaves_a_checkpoint_and_nothing_else(

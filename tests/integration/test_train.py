@@ -70,9 +70,9 @@ def test_scalars_are_logged_once_a_step(run: Path) -> None:
     assert all(math.isfinite(p.value) for tag in tags for p in events.Scalars(tag))
     for point in events.Scalars("ratio/max"):
         assert point.value == pytest.approx(1.0, abs=1e-4)
-    # 5e-4 * min(1, n / 5), rounded to float32 by TensorBoard
+    # 1e-3 * min(1, n / 5), rounded to float32 by TensorBoard
     learning_rates = [point.value for point in events.Scalars("loss/lr")]
-    assert learning_rates == pytest.approx([1e-4, 2e-4, 3e-4], rel=1e-6)
+    assert learning_rates == pytest.approx([2e-4, 4e-4, 6e-4], rel=1e-6)
 
 
 def test_configuration_is_kept(run: Path) -> None:

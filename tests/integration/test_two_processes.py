@@ -19,7 +19,6 @@ from learning import STEPS, num_generated, train
 from runs import (
     LAUNCH_VARIABLES,
     ROOT,
-    TINY,
     compose_config,
     kill_group,
     only_run,
@@ -74,9 +73,7 @@ def test_L02_weights_after_five_steps_are_the_same(single: Result, double: Resul
     assert worst <= 1e-6
 
 
-def test_L07_steps_with_an_empty_rank_end_and_are_the_same(
-    single: Result, double: Result
-) -> None:
+def test_L07_steps_with_an_empty_rank_end_and_are_the_same(single: Result, double: Result) -> None:
     """Step 2 has one row for two ranks, step 4 none at all."""
     assert len(double[1]) == len(STEPS) == 5
     assert double[1][1]["loss/grad_norm"] > 0.0
@@ -119,9 +116,7 @@ _BUNDLED = (
 def test_a_run_on_two_processes_plays_and_learns_what_one_does(tmp_path: Path) -> None:
     """`python train.py` with rollouts: rank 0 plays, both train, one folder is written."""
     app.train(compose_config(*_BUNDLED, f"paths.output_dir={tmp_path / 'one'}"))
-    process = start_training(
-        *_BUNDLED, f"paths.output_dir={tmp_path / 'two'}", "trainer.devices=2"
-    )
+    process = start_training(*_BUNDLED, f"paths.output_dir={tmp_path / 'two'}", "trainer.devices=2")
     try:
         printed, _ = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:

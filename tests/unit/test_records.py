@@ -59,7 +59,13 @@ def make_iteration(observation: str = "ok", logprob: float = -0.5) -> Iteration:
     return Iteration(
         index=6,
         samples=[
-            SampledTask(task=task, reason="adaptive", tag="build", capability=Capability.DEBUGGING)
+            SampledTask(
+                task=task,
+                reason="adaptive",
+                tag="build",
+                capability=Capability.DEBUGGING,
+                numbers={"passes": 0.5},
+            )
         ],
         groups=[TrajectoryGroup(task=task, slots=(trajectory, lost))],
         reviews=[[review, None]],
@@ -84,6 +90,7 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
         "sampled_by": "adaptive",
         "sampled_tag": "build",
         "sampled_capability": "debugging",
+        "sampled_numbers": {"passes": 0.5},
     }
     assert lost == {**sampling, "rollout": 1, "failure": "sandbox", "message": "died"}
     assert kept == {

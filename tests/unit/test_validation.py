@@ -77,7 +77,7 @@ def test_a_good_configuration_passes() -> None:
         ("rubrics.rubrics_per_request", "0", "[1, inf)"),
         ("harness.max_turns", "0", "[1, inf)"),
         ("model.lora.rank", "-1", "[0, inf)"),
-        ("model.lora.alpha", "0.0", "(0, inf)"),
+        ("model.lora.alpha", "0", "[1, inf)"),
         ("harness.command_timeout_s", "0.0", "(0, inf)"),
         ("evaluation.top_p", "0.0", "(0, 1]"),
         ("evaluation.eval_interval", "0", "[1, inf)"),

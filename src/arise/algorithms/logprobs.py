@@ -104,17 +104,23 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature: float,
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor]:
-        dtype = _accumulation_dtype(hidden_TH)
-        operand_VH = _operand(weight_VH)
-        logprob_T = hidden_TH.new_zeros(len(hidden_TH), dtype=dtype)
+        head = _Head(weight_VH, bias_V, temperature)
+        logprob_T = hidden_TH.new_zeros(len(hidden_TH), dtype=head.dtype)
         entropy_T, lse_T = torch.zeros_like(logprob_T), torch.zeros_like(logprob_T)
+        powers = _Buffer(hidden_TH, head.dtype)
         for start in range(0, len(hidden_TH), chunk_tokens):
             rows = slice(start, start + chunk_tokens)
-            scaled_CV = _scaled_logits(hidden_TH[rows], operand_VH, bias_V, temperature)
-            lse_T[rows] = scaled_CV.logsumexp(-1)
-            log_CV = scaled_CV.sub_(lse_T[rows, None])
-            logprob_T[rows] = log_CV.gather(1, targets_T[rows, None]).squeeze(1)
-            entropy_T[rows] = -log_CV.exp().mul_(log_CV).sum(-1)
+            scaled_CV = head.scaled_logits(hidden_TH[rows])
+            largest_C = scaled_CV.amax(-1)
+            scaled_CV.sub_(largest_C[:, None])
+            power_CV = torch.exp(scaled_CV, out=powers.empty(*scaled_CV.shape))
+            total_C = power_CV.sum(-1)
+            log_total_C = total_C.log()
+            chosen_C = scaled_CV.gather(1, targets_T[rows, None]).squeeze(1)
+            logprob_T[rows] = chosen_C - log_total_C
+            # -Σ π log π with log π = s - log Σ exp s
+            entropy_T[rows] = log_total_C - torch.linalg.vecdot(power_CV, scaled_CV) / total_C
+            lse_T[rows] = largest_C + log_total_C
         ctx.save_for_backward(hidden_TH, weight_VH, bias_V, targets_T, lse_T)
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         ctx.mark_non_differentiable(entropy_T)
@@ -124,26 +130,28 @@ class _TokenLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_T: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden_TH, weight_VH, bias_V, targets_T, lse_T = ctx.saved_tensors
-        dtype = _accumulation_dtype(hidden_TH)
+        head = _Head(weight_VH, bias_V, ctx.temperature)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        operand_VH = _operand(weight_VH)
-        grad_hidden = torch.empty_like(hidden_TH) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight_VH, dtype=dtype) if needs_weight else None
-        grad_bias = torch.zeros_like(bias_V, dtype=dtype) if needs_bias else None
-        for start in range(0, len(hidden_TH), ctx.chunk_tokens):
-            rows = slice(start, start + ctx.chunk_tokens)
-            scaled_CV = _scaled_logits(hidden_TH[rows], operand_VH, bias_V, ctx.temperature)
-            scale_C1 = (grad_T[rows] / ctx.temperature)[:, None]
-            # d log π(z) / d logit_v = (1{v = z} − π_v) / temperature
-            grad_CV = scaled_CV.sub_(lse_T[rows, None]).exp_().mul_(-scale_C1)
-            grad_CV.scatter_add_(1, targets_T[rows, None], scale_C1.to(dtype))
+        grad_hidden = torch.zeros_like(hidden_TH) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight_VH, dtype=head.dtype) if needs_weight else None
+        grad_bias = torch.zeros_like(bias_V, dtype=head.dtype) if needs_bias else None
+        # Masked tokens and groups without advantage ask for nothing.
+        for rows in grad_T.nonzero().squeeze(1).split(ctx.chunk_tokens):
+            # d log π(z) / d logit_v = -(π_v - 1{v = z}) / temperature. What is the same for a whole
+            # row is applied to its H hidden values, not to its V logits.
+            excess_CV = head.scaled_logits(hidden_TH[rows]).sub_(lse_T[rows, None]).exp_()
+            minus_one_C1 = excess_CV.new_full((len(excess_CV), 1), -1.0)
+            excess_CV.scatter_add_(1, targets_T[rows, None], minus_one_C1)
+            scale_C1 = (grad_T[rows] / -ctx.temperature)[:, None]
             if grad_bias is not None:
-                grad_bias += grad_CV.sum(0)
-            grad_CV = grad_CV.to(operand_VH.dtype)
+                grad_bias += (scale_C1.T @ excess_CV).squeeze(0)
+            excess_CV = excess_CV.to(head.operand_VH.dtype)
             if grad_hidden is not None:
-                grad_hidden[rows] = grad_CV @ operand_VH
+                grad_CH = (excess_CV @ head.operand_VH) * scale_C1
+                grad_hidden[rows] = grad_CH.to(grad_hidden.dtype)
             if grad_weight is not None:
-                _add_product(grad_weight, grad_CV.t(), hidden_TH[rows])
+                scaled_CH = (hidden_TH[rows] * scale_C1).to(head.operand_VH.dtype)
+                _add_product(grad_weight, excess_CV.t(), scaled_CH)
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight_VH.dtype)
         if grad_bias is not None:
@@ -151,41 +159,53 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, None, None
 
 
-def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+class _Buffer:
+    """One piece of memory for all chunks: allocating a chunk anew costs as much as filling it."""
+
+    def __init__(self, like: Tensor, dtype: torch.dtype) -> None:
+        self._flat = like.new_empty(0, dtype=dtype)
+
+    def empty(self, num_rows: int, num_columns: int) -> Tensor:
+        size = num_rows * num_columns
+        if len(self._flat) < size:
+            self._flat = self._flat.new_empty(size)
+        return self._flat[:size].view(num_rows, num_columns)
 
 
-def _operand(weight_VH: Tensor) -> Tensor:
-    """The weight as matrix products take it.
+class _Head:
+    """Output head and temperature of one pass.
 
     CUDA multiplies half-precision operands into a float32 result; elsewhere the result would be
     rounded to half precision, so the weight is widened once per pass.
     """
-    if weight_VH.is_cuda:
-        return weight_VH
-    return weight_VH.to(_accumulation_dtype(weight_VH))
+
+    def __init__(self, weight_VH: Tensor, bias_V: Tensor | None, temperature: float) -> None:
+        self.dtype = _accumulation_dtype(weight_VH)
+        self.operand_VH = weight_VH if weight_VH.is_cuda else weight_VH.to(self.dtype)
+        self._bias_V = None if bias_V is None else bias_V.to(self.dtype) / temperature
+        self._temperature = temperature
+        self._logits = _Buffer(weight_VH, self.dtype)
+
+    def scaled_logits(self, hidden_CH: Tensor) -> Tensor:
+        """(hidden · Wᵀ + bias) / temperature, valid until the next call."""
+        if self.operand_VH.dtype == self.dtype:
+            out = self._logits.empty(len(hidden_CH), len(self.operand_VH))
+            cold_CH = hidden_CH.to(self.dtype) / self._temperature
+            scaled_CV = torch.mm(cold_CH, self.operand_VH.t(), out=out)
+        else:
+            scaled_CV = torch.mm(hidden_CH, self.operand_VH.t(), out_dtype=self.dtype)
+            scaled_CV.div_(self._temperature)
+        if self._bias_V is not None:
+            scaled_CV += self._bias_V
+        return scaled_CV
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    dtype = _accumulation_dtype(left)
-    if left.dtype == right.dtype == dtype:
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=dtype)
-    return left.to(dtype) @ right.to(dtype)
+def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     else:
-        total += _product(left, right)
-
-
-def _scaled_logits(
-    hidden_CH: Tensor, operand_VH: Tensor, bias_V: Tensor | None, temperature: float
-) -> Tensor:
-    logits_CV = _product(hidden_CH, operand_VH.t())
-    if bias_V is not None:
-        logits_CV += bias_V
-    return logits_CV.div_(temperature)
+        total += torch.mm(left, right, out_dtype=total.dtype)

@@ -16,6 +16,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from arise.errors import AriseError, ConfigError, one_line
 from arise.runs.folder import checkpoint_name, checkpoint_step, complete_checkpoints
@@ -28,9 +29,9 @@ class StepCheckpoint(Checkpoint):
     """Saves every `every_steps` iterations, at the end, and when the run is interrupted.
 
     A save goes to a hidden folder that is renamed when it is complete, and a checkpoint is renamed
-    before it is removed, so a folder with a checkpoint's name is always whole. Between the optimizer
-    step and the end of the iteration an interrupt waits: weights and curriculum would not match
-    there.
+    before it is removed, so a folder with a checkpoint's name is always whole. Between the
+    optimizer step and the end of the iteration an interrupt waits: weights and curriculum would
+    not match there.
 
     Args:
         folder: Where checkpoints go.
@@ -177,13 +178,16 @@ class RestoreGuard(Callback):
         """
         try:
             yield
-        except Exception as error:
+        except (Exception, CheckpointException) as error:
             if isinstance(error, AriseError) or not self._is_restoring:
                 raise
             log.debug("restoring failed", exc_info=error)
+            cause: BaseException = error
+            if isinstance(error, CheckpointException):
+                cause = next(failure for failure, _ in error.failures.values())
             raise ConfigError(
                 f"ckpt_path: {str(self._checkpoint)!r} cannot be put back into this run: "
-                f"{one_line(error)}. If it is damaged, give an older checkpoint of the run"
+                f"{one_line(cause, limit=200)}. If it is damaged, give an older checkpoint"
             ) from None
 
 

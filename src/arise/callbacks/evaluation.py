@@ -94,9 +94,10 @@ class EvaluationCallback(Callback):
             logger.log_metrics(metrics, step=step)
         if not self._quiet:
             attempts = result.num_tasks * len(result.runs_percent)
+            errors = f", {result.num_errors} lost" if result.num_errors else ""
             print(
                 f"held-out pass rate after step {step}: {result.percent:.1f} % "
-                f"({attempts} episodes, no skills)",
+                f"({attempts} episodes, no skills{errors})",
                 flush=True,
             )
 

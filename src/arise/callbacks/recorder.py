@@ -74,9 +74,9 @@ class RecorderCallback(Callback):
     def _append_events(self) -> None:
         events = self._curriculum.pop_events()
         if events:
-            with self._folder.pool_log.open("a", encoding="utf-8") as log:
-                for event in events:
-                    log.write(clean_text(json.dumps(event, ensure_ascii=False)) + "\n")
+            lines = (clean_text(json.dumps(event, ensure_ascii=False)) for event in events)
+            with self._folder.pool_log.open("a", encoding="utf-8") as log_file:
+                log_file.write("".join(line + "\n" for line in lines))
 
     def _write_results(self) -> None:
         """All held-out results so far; none of iterations that will be done again."""

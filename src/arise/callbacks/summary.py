@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arise.callbacks.evaluation import EvaluationCallback
+from arise.curriculum.curriculum import Curriculum
 from arise.rubrics.events import read_events
 from arise.runs.folder import RunFolder, complete_checkpoints
 from arise.runs.story import event_counts
@@ -19,14 +20,21 @@ class SummaryCallback(Callback):
 
     Args:
         folder: The run's folder.
+        curriculum: Source of the tasks that were set aside.
         evaluation: Source of held-out pass rates; `None` if there is no evaluation.
         quiet: Print nothing.
     """
 
     def __init__(
-        self, *, folder: RunFolder, evaluation: EvaluationCallback | None, quiet: bool
+        self,
+        *,
+        folder: RunFolder,
+        curriculum: Curriculum,
+        evaluation: EvaluationCallback | None,
+        quiet: bool,
     ) -> None:
         self._folder = folder
+        self._curriculum = curriculum
         self._evaluation = evaluation
         self._quiet = quiet
 
@@ -50,6 +58,8 @@ class SummaryCallback(Callback):
         if self._folder.pool_log.is_file():
             counts = event_counts(read_events(self._folder.pool_log, key="pool.jsonl"))
             table.add_row("pairs", ", ".join(f"{n} {kind}" for kind, n in counts.items()))
+        if self._curriculum.quarantined:
+            table.add_row("tasks set aside", ", ".join(self._curriculum.quarantined))
         for name, path in self._places():
             table.add_row(name, str(path))
         return table

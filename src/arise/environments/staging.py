@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import stat
 import tarfile
 import threading
@@ -34,6 +35,9 @@ def archive(files: Iterable[CopiedFile], *, replaced: Iterable[str] = ()) -> byt
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name in replaced:
+            # The folder above first: an agent may have made a link to elsewhere of it.
+            if "/" in name.strip("/"):
+                _add(tar, CopiedFile(target=posixpath.dirname(name)))
             entry = tarfile.TarInfo(name.strip("/"))
             entry.mtime = _MTIME_S
             tar.addfile(entry)
@@ -47,13 +51,18 @@ def archive(files: Iterable[CopiedFile], *, replaced: Iterable[str] = ()) -> byt
 
 
 def archive_layers(
-    sources: Iterable[Path], *, prefix: str = "", replaced: Iterable[str] = ()
+    sources: Iterable[Path],
+    *,
+    prefix: str = "",
+    folders: Iterable[CopiedFile] = (),
+    replaced: Iterable[str] = (),
 ) -> bytes:
     """Pack the content of several folders, and single files, into one folder; later ones win.
 
     Args:
         sources: Folders and files.
         prefix: Name of the folder in the archive; empty for its top.
+        folders: Entries that come first.
         replaced: As in `archive`.
 
     Raises:
@@ -70,7 +79,7 @@ def archive_layers(
         for path, name in paths.items():
             target = f"{prefix}/{name}" if prefix else name
             files[target] = CopiedFile(target=target, source=path)
-    return archive((files[name] for name in sorted(files)), replaced=replaced)
+    return archive([*folders, *(files[name] for name in sorted(files))], replaced=replaced)
 
 
 def write_context(target: IO[bytes], context: Path, files: Iterable[Path]) -> None:

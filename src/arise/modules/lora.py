@@ -21,13 +21,13 @@ class LoraOptions:
 
     Attributes:
         rank: Rows of A and columns of B, 1 or more.
-        alpha: α, above 0.
+        alpha: α, 1 or more.
         target_modules: Names of linear layers, or `"all-linear"`: all but the output head.
         seed: Seed of A; B starts at 0, so training starts from the model as it is.
     """
 
     rank: int
-    alpha: float
+    alpha: int
     target_modules: str | Sequence[str]
     seed: int
 
@@ -43,8 +43,8 @@ def add_adapters(model: PreTrainedModel, options: LoraOptions) -> None:
     """
     if options.rank < 1:
         raise ConfigError(f"model.lora.rank is {options.rank}; it must be 1 or more, or 0 for off")
-    if not options.alpha > 0.0:
-        raise ConfigError(f"model.lora.alpha is {options.alpha}; it must be above 0")
+    if options.alpha < 1:
+        raise ConfigError(f"model.lora.alpha is {options.alpha}; it must be 1 or more")
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:

@@ -145,8 +145,8 @@ class PolicyModule(LightningModule):
         if statistics:
             seen = statistics_over_ranks(reduce(add, statistics))
             self._require_on_policy(iteration, seen)
-            sums = summed_over_ranks([sum(shares), sum(entropies)], device=self.device)
-            iteration.metrics.update(_loss_metrics(*sums, seen))
+            loss, entropy = summed_over_ranks([sum(shares), sum(entropies)], device=self.device)
+            iteration.metrics.update(_loss_metrics(loss, entropy, seen))
         iteration.metrics["loss/lr"] = optimizer.param_groups[0]["lr"]
         norm = self._step(optimizer)
         iteration.metrics["loss/skipped_steps"] = float(not math.isfinite(norm))
@@ -231,6 +231,7 @@ def _loss_metrics(loss: float, entropy: float, seen: LossStatistics) -> dict[str
         "ratio/masked_high_share": int(seen.num_masked_high) / generated,
         "ratio/dual_clipped_share": int(seen.num_dual_clipped) / generated,
         "ratio/nonfinite_tokens": float(int(seen.num_nonfinite)),
+        "ratio/max_abs_log_ratio": float(seen.max_abs_log_ratio),
     }
     if int(seen.num_measured) > 0:
         metrics["ratio/mean"] = float(seen.ratio_sum) / int(seen.num_measured)

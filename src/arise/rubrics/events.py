@@ -154,12 +154,13 @@ def lifetime_pairs(
     )
 
 
-def read_events(path: Path, *, key: str) -> list[Event]:
+def read_events(path: Path, *, key: str, ignore_cut_off: bool = False) -> list[Event]:
     """The events in a `pool.jsonl`.
 
     Args:
         path: The file.
         key: Config key that named it, for messages.
+        ignore_cut_off: Leave out a last line without its end: the run is writing it, or died.
 
     Raises:
         ConfigError: The file cannot be read, or a line is not a JSON object.
@@ -168,6 +169,8 @@ def read_events(path: Path, *, key: str) -> list[Event]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{key}: {path} cannot be read: {error}") from error
+    if ignore_cut_off:
+        lines.pop()
     events: list[Event] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

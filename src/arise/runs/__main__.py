@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, command, text in (
         ("show", _show, "one run: state, settings, held-out results, pool"),
         ("trajectory", _trajectory, "one rollout with verdicts and advantage"),
-        ("pool", _pool, "why pairs were activated, refined, hidden, retired; why tasks were chosen"),
+        ("pool", _pool, "why pairs were activated, refined, hidden or retired, and tasks chosen"),
     ):
         own = add(name, command, text)
         own.add_argument("run", help="a run's folder, or `last`")
@@ -137,9 +137,7 @@ def _pool(options: argparse.Namespace) -> tuple[Any, RenderableType]:
     pairs = pool_story(run, until_step=options.step, pair_id=options.pair)
     step = options.step if options.step is not None else summarize(run).steps
     tasks = chosen_tasks(run, step)
-    page = Group(
-        *(rendering.pair_page(pair) for pair in pairs), rendering.tasks_table(step, tasks)
-    )
+    page = Group(*(rendering.pair_page(pair) for pair in pairs), rendering.tasks_table(step, tasks))
     return {"pairs": pairs, "step": step, "tasks": tasks}, page
 
 

@@ -25,7 +25,9 @@ def read_step(run: Path, step: int) -> list[dict[str, Any]]:
     try:
         return list(read_records(path))
     except FileNotFoundError:
-        raise ConfigError(f"step {step} of {run} is not recorded: there is no {path.name}") from None
+        raise ConfigError(
+            f"step {step} of {run} is not recorded: there is no {path.name}"
+        ) from None
     except (OSError, EOFError, ValueError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
 

@@ -144,10 +144,10 @@ def make_run_folder(cfg: DictConfig, *, overrides: list[str]) -> RunFolder:
 
 def is_first_process() -> bool:
     """Whether this process is the one of several that writes the run's folder."""
-    ranks = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
     if "RANK" in os.environ:
-        ranks = ("RANK",)
-    return all(os.environ.get(name, "0") == "0" for name in ranks)
+        return os.environ["RANK"] == "0"
+    parts = ("SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in parts)
 
 
 def share_run_folder(folder: RunFolder) -> None:

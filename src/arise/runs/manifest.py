@@ -6,6 +6,7 @@ a newer version's, or a damaged copy is told apart in milliseconds and in one se
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from arise.runs.folder import checkpoint_step
 
 FORMAT = 1
 """Number of the checkpoint format that this version writes; it reads this one and older ones."""
+
+HASHED_BYTES = 64 * 2**20
+"""Files up to this size carry a checksum: state and indices always, weights of small models."""
 
 _FILE = "arise.json"
 
@@ -32,16 +36,16 @@ def write_manifest(folder: Path, *, step: int, num_processes: int) -> None:
         "step": step,
         "num_processes": num_processes,
         "files": {
-            path.relative_to(folder).as_posix(): path.stat().st_size
+            path.relative_to(folder).as_posix(): _describe(path)
             for path in sorted(folder.rglob("*"))
-            if path.is_file()
+            if path.is_file() and path.name != _FILE
         },
     }
     (folder / _FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(checkpoint: Path) -> dict[str, Any]:
-    """The label of a checkpoint whose files are all there in full length.
+    """The label of a checkpoint whose files are all there and are what was saved.
 
     Raises:
         ConfigError: The folder is no checkpoint of this program, is of a newer format, or lacks
@@ -68,16 +72,29 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
+def _describe(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    entry: dict[str, Any] = {"bytes": size}
+    if size <= HASHED_BYTES:
+        entry["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return entry
+
+
 def _require_files(checkpoint: Path, content: dict[str, Any]) -> None:
-    for name, size in content["files"].items():
+    for name, expected in content["files"].items():
         path = checkpoint / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            what = "is missing" if found is None else f"has {found} of {size} bytes"
-            raise ConfigError(
-                f"ckpt_path: {str(checkpoint)!r} is damaged: {name} {what}; "
-                "give an older checkpoint of the run"
-            )
+        found = _describe(path) if path.is_file() else None
+        if found == expected:
+            continue
+        what = "has other content than was saved"
+        if found is None:
+            what = "is missing"
+        elif found["bytes"] != expected["bytes"]:
+            what = f"has {found['bytes']} of {expected['bytes']} bytes"
+        raise ConfigError(
+            f"ckpt_path: {str(checkpoint)!r} is damaged: {name} {what}; "
+            "give an older checkpoint of the run"
+        )
     if content["step"] != checkpoint_step(checkpoint):
         raise ConfigError(
             f"ckpt_path: {str(checkpoint)!r} holds step {content['step']}, not the one it is named "

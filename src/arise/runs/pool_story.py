@@ -14,6 +14,8 @@ from arise.runs.evidence import Evidence, read_step
 from arise.runs.folder import RunFolder
 from arise.runs.reasons import why_event, why_task
 
+_STATES = {"activated": "active", "hidden": "hidden", "retired": "retired"}
+
 
 def read_pool(run: Path) -> list[Event]:
     """The run's pool events.
@@ -24,7 +26,7 @@ def read_pool(run: Path) -> list[Event]:
     path = RunFolder(path=run).pool_log
     if not path.is_file():
         raise ConfigError(f"{run} has no pool: nothing was ever proposed, or it runs rubrics=none")
-    return read_events(path, key="pool")
+    return read_events(path, key="pool", ignore_cut_off=True)
 
 
 def pool_story(run: Path, *, until_step: int | None, pair_id: int | None) -> list[dict[str, Any]]:
@@ -48,7 +50,7 @@ def pool_story(run: Path, *, until_step: int | None, pair_id: int | None) -> lis
     }
     interval = int(OmegaConf.select(config, "rubrics.update_interval"))
     evidence = Evidence(run, recorded_steps(run), update_interval=interval)
-    current = replay(events, where="pool.jsonl")
+    replay(events, where="pool.jsonl")  # raises if they contradict each other
     stories: dict[int, dict[str, Any]] = {}
     for event in events:
         own = event.get("pair_id")
@@ -60,9 +62,8 @@ def pool_story(run: Path, *, until_step: int | None, pair_id: int | None) -> lis
         told["why"] = why_event(event, **bounds)
         told["evidence"] = evidence.of(event)
         stories[own]["events"].append(told)
-        if own in current:
-            stories[own]["state"] = current[own].skill.state.value
-            stories[own]["skill"] = current[own].skill.text
+        stories[own]["state"] = _STATES.get(event["type"], stories[own]["state"])
+        stories[own]["skill"] = event.get("text", stories[own]["skill"])
     return [stories[own] for own in sorted(stories)]
 
 
@@ -72,7 +73,7 @@ def _card(event: Event) -> dict[str, Any]:
         "pair_id": event["pair_id"],
         "title": pair["title"],
         "capability": pair["capability"],
-        "state": "retired",
+        "state": pair["skill"]["state"],
         "rubric": pair["rubric"],
         "skill": pair["skill"]["text"],
         "events": [],

@@ -154,7 +154,8 @@ def config_in_force(run: Path, step: int) -> DictConfig | None:
     files += [path / "config.yaml" for path, start in _continuations(run) if start < step]
     for file in reversed(files):
         if file.is_file():
-            return OmegaConf.create(OmegaConf.load(file))
+            config = OmegaConf.load(file)
+            return config if isinstance(config, DictConfig) else None
     return None
 
 

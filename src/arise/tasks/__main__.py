@@ -7,8 +7,8 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from arise.config import instantiate_choice
 from arise.errors import ConfigError
 from arise.tasks.corpus import CorpusScan, scan_corpus
 from arise.tasks.near import near_duplicates
@@ -114,7 +114,7 @@ def _machine(task: Task) -> str:
 
 async def _run_oracles(tasks: Sequence[Task], options: argparse.Namespace) -> int:
     """Print what is wrong with the oracles; returns the number of tasks with problems."""
-    factory = _factory(options.environment)
+    factory = instantiate_choice("environment", options.environment, configs=_CONFIGS)
     reports: list[OracleReport] = []
     try:
         factory.check()
@@ -133,18 +133,6 @@ async def _run_oracles(tasks: Sequence[Task], options: argparse.Namespace) -> in
     num_bad = sum(bool(report.problems) for report in reports)
     print(f"oracle: {num_run} tasks run, {num_without} without a solution, {num_bad} with problems")
     return num_bad
-
-
-def _factory(kind: str) -> Any:
-    """The kind of sandbox with its shipped settings."""
-    from hydra import compose, initialize_config_dir
-    from hydra.utils import instantiate
-
-    from arise.config import register_schemas
-
-    register_schemas()
-    with initialize_config_dir(config_dir=str(_CONFIGS), version_base="1.3"):
-        return instantiate(compose(config_name=f"environment/{kind}").environment, _convert_="all")
 
 
 def _report_duplicates(tasks: Sequence[Task], options: argparse.Namespace) -> int:

@@ -100,9 +100,10 @@ def _split(manifest: Path) -> tuple[Table, str]:
 def _prompt(body: str) -> str:
     """The section `## prompt`; without one, what comes before any other section."""
     sections = list(_SECTION.finditer(body))
-    for section, following in zip(sections, [*sections[1:], None], strict=True):
+    ends = [*(section.start() for section in sections[1:]), len(body)]
+    for section, end in zip(sections, ends, strict=False):
         if section[1].lower() == "prompt":
-            return body[section.end() : following.start() if following else len(body)]
+            return body[section.end() : end]
     return body[: sections[0].start()] if sections else body
 
 

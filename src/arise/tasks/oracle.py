@@ -74,13 +74,12 @@ async def _report(task: Task, environments: EnvironmentFactory) -> OracleReport:
             rewards[solve] = await _episode(task, environments, solve=solve)
         except (SandboxError, VerifierError) as error:
             problems.append(f"{name}: {one_line(error)}")
-    if rewards[True] is not None and rewards[True] < 1.0:
-        problems.append(f"the oracle's reward is {rewards[True]:g}, not 1")
-    if rewards[False]:
-        problems.append(f"the no-op's reward is {rewards[False]:g}, not 0")
-    return OracleReport(
-        task_id=task.id, oracle=rewards[True], no_op=rewards[False], problems=tuple(problems)
-    )
+    oracle, no_op = rewards[True], rewards[False]
+    if oracle is not None and oracle < 1.0:
+        problems.append(f"the oracle's reward is {oracle:g}, not 1")
+    if no_op:
+        problems.append(f"the no-op's reward is {no_op:g}, not 0")
+    return OracleReport(task_id=task.id, oracle=oracle, no_op=no_op, problems=tuple(problems))
 
 
 async def _episode(task: Task, environments: EnvironmentFactory, *, solve: bool) -> float:

@@ -116,6 +116,21 @@ def test_L07_no_scored_token_still_gives_gradients_of_zero():
     assert weight.grad.abs().max().item() == 0.0
 
 
+def test_T15_masked_tokens_ask_for_no_gradient_however_broken_they_are():
+    hidden, weight, _, targets, upstream = problem(torch.float64, bias=False)
+    upstream[::3] = 0.0
+    expected, _ = plain(hidden, weight, targets, temperature=0.7)
+    expected_grads = torch.autograd.grad((expected * upstream).sum(), (hidden, weight))
+    broken = hidden.detach().clone()
+    broken[3], broken[6] = math.nan, math.inf
+    broken.requires_grad_()
+    result, _ = token_logprobs(broken, weight, targets, temperature=0.7, chunk_tokens=4)
+    grads = torch.autograd.grad(result, (broken, weight), upstream)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-11, atol=1e-11)
+    assert grads[0][::3].abs().max().item() == 0.0
+
+
 def test_extreme_logits_stay_finite():
     weight = torch.tensor([[1e4], [-1e4], [0.0]], requires_grad=True)
     hidden = torch.ones(2, 1, requires_grad=True)

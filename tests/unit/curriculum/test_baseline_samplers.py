@@ -58,6 +58,15 @@ def test_vade_worked_numbers():
     assert sampler.counts("c") == (0.0, 0.0)
 
 
+def test_vade_tells_the_numbers_of_its_choice():
+    sampler = make_vade("a", "b")
+    sampler.observe(1, [rewarded("a", 1.0, 1.0, 0.0)])
+    chosen = {sample.task.id: sample.numbers for sample in sampler.draw(2)}
+    assert (chosen["a"]["passes"], chosen["a"]["failures"]) == (2.0, 1.0)
+    assert (chosen["b"]["passes"], chosen["b"]["failures"]) == (0.0, 0.0)
+    assert all(0.0 < numbers["drawn_pass_rate"] < 1.0 for numbers in chosen.values())
+
+
 def test_vade_counts_rewards_above_zero_and_survivors_only():
     sampler = make_vade("a", "b")
     sampler.observe(1, [rewarded("a", 0.5, 0.0, -1.0, num_lost=5), rewarded("b", num_lost=8)])

@@ -108,6 +108,28 @@ def test_the_quadrature_oracle_itself():
     assert (p * (1 - p) ** 2).mean() == pytest.approx(exact, rel=2e-3)
 
 
+def test_a_choice_tells_the_numbers_it_rested_on():
+    sampler = make_sampler({"a": ("ml",), "open": ("db",)}, min_discovery_probability=0.0)
+    sampler.add_pair(1, EXECUTION)
+    sampler.observe(1, [group("a", ("ml",), {1: P}, {1: F}, {1: F}), lost("open", ("db",))])
+    assert sampler.discovery_probability == 0.5
+    seen = {}
+    for _ in range(40):
+        sample = sampler.draw(1)[0]
+        seen[sample.reason] = sample
+    numbers = dict(seen["discovery"].numbers)
+    assert seen["discovery"].task.id == "open"
+    assert numbers == {"discovery_probability": 0.5, "num_attempts": 1.0}
+    numbers = dict(seen["adaptive"].numbers)
+    assert 0.0 < numbers.pop("drawn_pass_rate") < 1.0
+    assert numbers == {
+        "discovery_probability": 0.5,
+        "num_attempts": 1.0,
+        "passes": 1.0,
+        "failures": 2.0,
+    }
+
+
 def test_adaptive_choice_is_uniform_among_members_with_evidence_of_their_own():
     spec = {"a": ("ml",), "b": ("ml",), "c": ("ml",), "bare": ("ml",), "other": ("db",)}
     sampler = make_sampler(spec, seed=3)
@@ -192,6 +214,27 @@ def test_fallback_prefers_tasks_that_need_discovery():
         assert first.task.id == "open"
         assert first.reason in {"discovery", "fallback"}
         assert (second.task.id, second.reason) == ("done", "fallback")
+
+
+@pytest.mark.parametrize("needs_discovery", [True, False])
+def test_fallback_weights_are_inverse_to_attempts_and_failures(needs_discovery):
+    # No pair is eligible: nothing ever applied. Burdens 1, 2 and 4 of a, b and c; "done" has 1.
+    # With ρ_min = 0 and D empty there is no discovery; else ρ > 0, and both draw alike from D.
+    spec = {"a": (), "b": (), "c": (), "done": ()}
+    sampler = make_sampler(spec, seed=13, quarantine_after=99)
+    sampler.add_pair(1, EXECUTION)
+    verdict = {} if needs_discovery else {1: NA}
+    sampler.observe(1, [group(i, (), verdict) for i in "abc"] + [group("done", (), {1: NA})])
+    sampler.observe(2, [lost("b", ()), *[lost("c", ())] * 3])
+    samples = [sampler.draw(1)[0] for _ in range(4000)]
+    counts = Counter(ids(samples))
+    weights = {"a": 1 / 2, "b": 1 / 3, "c": 1 / 5}
+    if not needs_discovery:
+        weights["done"] = 1 / 2
+        assert {sample.reason for sample in samples} == {"fallback"}
+    assert set(counts) == set(weights)
+    expected = np.array(list(weights.values())) / sum(weights.values()) * 4000
+    assert stats.chisquare([counts[i] for i in weights], expected).pvalue > 0.01
 
 
 def test_tasks_in_flight_are_never_drawn_but_stay_in_x():

@@ -60,7 +60,7 @@ def score(model: PolicyLM) -> Tensor:
 
 def lora(**changes: Any) -> LoraOptions:
     return LoraOptions(
-        **{"rank": 4, "alpha": 8.0, "target_modules": "all-linear", "seed": 3} | changes
+        **{"rank": 4, "alpha": 8, "target_modules": "all-linear", "seed": 3} | changes
     )
 
 
@@ -182,7 +182,7 @@ def test_only_adapters_are_trained(options: dict[str, Any]) -> None:
     ("change", "words"),
     [
         ({"rank": 0}, "model.lora.rank"),
-        ({"alpha": 0.0}, "model.lora.alpha"),
+        ({"alpha": 0}, "model.lora.alpha"),
         ({"target_modules": ["no_such_layer"]}, "model.lora.target_modules.*no_such_layer"),
         ({"target_modules": ["lm_head"]}, "model.lora.target_modules.*output head"),
         ({"target_modules": ["embed_tokens"]}, "model.lora.target_modules.*embedding"),

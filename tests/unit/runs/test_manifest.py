@@ -27,7 +27,10 @@ def change(checkpoint: Path, **fields: object) -> None:
 def test_what_was_written_is_read(checkpoint: Path) -> None:
     label = read_manifest(checkpoint)
     assert (label["format"], label["step"], label["num_processes"]) == (FORMAT, 4, 2)
-    assert label["files"] == {"meta.pt": 100, "shards/0": 10}
+    assert {name: entry["bytes"] for name, entry in label["files"].items()} == {
+        "meta.pt": 100,
+        "shards/0": 10,
+    }
 
 
 def test_a_foreign_folder(tmp_path: Path) -> None:
@@ -52,6 +55,21 @@ def test_a_file_that_was_cut_off(checkpoint: Path) -> None:
     (checkpoint / "meta.pt").write_bytes(b"x" * 99)
     with pytest.raises(ConfigError, match=r"meta\.pt has 99 of 100 bytes; give an older checkpoi"):
         read_manifest(checkpoint)
+
+
+def test_a_flipped_bit(checkpoint: Path) -> None:
+    (checkpoint / "meta.pt").write_bytes(b"x" * 50 + b"y" + b"x" * 49)
+    with pytest.raises(ConfigError, match=r"damaged: meta\.pt has other content than was saved"):
+        read_manifest(checkpoint)
+
+
+def test_large_files_are_known_by_their_size(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arise.runs.manifest.HASHED_BYTES", 99)
+    write_manifest(checkpoint, step=4, num_processes=1)
+    files = read_manifest(checkpoint)["files"]
+    assert [name for name, entry in files.items() if "sha256" in entry] == ["shards/0"]
 
 
 def test_a_file_that_is_missing(checkpoint: Path) -> None:

@@ -132,7 +132,7 @@ def test_what_only_says_how_may_change(run: Path, tmp_path: Path, overrides: lis
     folder.release()
 
 
-def test_no_secret_is_compared_or_shown(tmp_path: Path) -> None:
+def test_C04_no_secret_is_compared_or_shown(tmp_path: Path) -> None:
     folder = make_run_folder(config(tmp_path, "+judge.api_key=sk-test-1"), overrides=[])
     folder.release()
     add_checkpoint(folder.path, 2)
@@ -172,7 +172,9 @@ def test_finished_is_a_matter_of_max_steps(run: Path) -> None:
 def test_each_continuation_keeps_its_own_configuration(run: Path, tmp_path: Path) -> None:
     def goes_on(step: int, eta: float) -> None:
         folder = RunFolder(path=run, checkpoint=run / "checkpoints" / checkpoint_name(step))
-        record_config(folder, config(tmp_path, f"rubrics.eta_low={eta}"), [f"rubrics.eta_low={eta}"])
+        record_config(
+            folder, config(tmp_path, f"rubrics.eta_low={eta}"), [f"rubrics.eta_low={eta}"]
+        )
 
     def in_force(step: int) -> float:
         found = config_in_force(run, step)
@@ -185,4 +187,6 @@ def test_each_continuation_keeps_its_own_configuration(run: Path, tmp_path: Path
     goes_on(3, 0.25)
     assert [in_force(step) for step in (2, 3, 4, 99)] == [0.3, 0.2, 0.25, 0.25]
     assert OmegaConf.load(run / ".hydra" / "config.yaml").rubrics.eta_low == 0.3
-    assert list(changed_keys(config_in_force(run, 3), config(tmp_path, "rubrics.eta_low=0.2"))) == []
+    saved = config_in_force(run, 3)
+    assert saved is not None
+    assert list(changed_keys(saved, config(tmp_path, "rubrics.eta_low=0.2"))) == []

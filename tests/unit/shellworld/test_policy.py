@@ -87,7 +87,9 @@ def test_episodes_keep_to_the_limits(plain: list[Episode]) -> None:
 
 def test_transcripts_fit_the_context() -> None:
     tokenizer = build_tokenizer()
-    longest = max(len(to_sample(t, tokenizer, 0.1, random.Random(0)).ids) for t in make_transcripts(800, 3))
+    longest = max(
+        len(to_sample(t, tokenizer, 0.1, random.Random(0)).ids) for t in make_transcripts(800, 3)
+    )
     assert longest + 32 <= CONTEXT_TOKENS
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import io
+import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ _SHM_BYTES = 64 * _MIB
 _STOP_TIMEOUT_S = 30
 # Beyond what Docker leaves out by itself; none of them is of use without a network.
 _DROPPED_CAPABILITIES = ("NET_RAW", "MKNOD", "AUDIT_WRITE", "SETFCAP")
+# Bits of a mode as Docker reports it.
+IS_LINK, IS_FOLDER = 1 << 27, 1 << 31
 _QUOTA_REFUSAL = "storage-opt"
 
 
@@ -247,6 +251,16 @@ class Container:
             raise
         return stream, status
 
+    async def kind(self, path: str) -> tuple[int, str] | None:
+        """Type bits and link target of a path; `None` if there is nothing."""
+        try:
+            status = await self._hosts.call(self.host, _stat, self.host.api, self.name, path)
+        except SandboxError as error:
+            if is_missing(error) or "not a directory" in str(error):
+                return None
+            raise
+        return int(status["mode"]) & (IS_LINK | IS_FOLDER), str(status["linkTarget"])
+
     async def read(self, path: str, *, max_bytes: int) -> bytes | None:
         """The beginning of a file; empty if it is no regular file, `None` if it is not there."""
         found = await self.get(path)
@@ -258,6 +272,15 @@ class Container:
         stdin, self._stdin = self._stdin, None
         if stdin is not None:
             stdin.close()
+
+
+def _stat(api: Any, name: str, path: str) -> Mapping[str, Any]:
+    """What Docker knows of a path without packing it, which the SDK has no call for."""
+    response = api.head(
+        api._url("/containers/{0}/archive", name), params={"path": path}, timeout=api.timeout
+    )
+    api._raise_for_status(response)
+    return json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
 
 
 def _first_file(stream: Iterable[bytes], max_bytes: int) -> bytes:

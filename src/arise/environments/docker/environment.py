@@ -23,6 +23,7 @@ from arise.environments.docker.images import ImageStore
 from arise.environments.docker.labels import labels_of
 from arise.environments.docker.scripts import (
     AGENT_SHELL,
+    FRESH_FOLDERS,
     KILLER,
     LOG_FOLDERS,
     agent_environment,
@@ -159,9 +160,7 @@ class DockerEnvironment:
             max_output_bytes=runtime.max_output_bytes,
         )
         await container.create(image, **options)
-        # An agent that is not root writes there too.
-        files = [CopiedFile(target=name, mode=0o777) for name in LOG_FOLDERS]
-        await container.put("/", archive(files))
+        await container.put("/", archive(_log_folders()))
         if spec.skills is not None:
             await container.put("/", archive_layers((spec.skills,), prefix="skills"))
         await container.start()
@@ -306,7 +305,9 @@ class DockerEnvironment:
     ) -> Mapping[str, bytes | None]:
         """End the agent's processes and run the tests; see the protocol."""
         sources = (tests,) if isinstance(tests, Path) else tuple(tests)
-        pack = functools.partial(archive_layers, sources, prefix="tests", replaced=("tests",))
+        pack = functools.partial(
+            archive_layers, sources, prefix="tests", folders=_log_folders(), replaced=FRESH_FOLDERS
+        )
         packed = await asyncio.to_thread(self._runtime.archives.get, ("tests", sources), pack)
         async with self._lock:
             container = self._usable()
@@ -323,7 +324,7 @@ class DockerEnvironment:
         async with self._lock:
             container = self._usable()
             await container.halt()
-            await container.put("/", archive((), replaced=("tests", "logs/verifier")))
+            await container.put("/", archive(_log_folders(), replaced=FRESH_FOLDERS))
             await container.start()
             await self._start_shell()
             self._is_session_over = self._was_interrupted = False
@@ -357,6 +358,11 @@ class DockerEnvironment:
         if self._container is None:
             raise SandboxError(f"sandbox {self._name} is not running")
         return self._container
+
+
+def _log_folders() -> list[CopiedFile]:
+    # An agent that is not root writes there too.
+    return [CopiedFile(target=name, mode=0o777) for name in LOG_FOLDERS]
 
 
 def _spool(stream: object, spool: IO[bytes], max_bytes: int) -> None:

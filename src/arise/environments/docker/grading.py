@@ -10,8 +10,7 @@ from typing import Any
 from arise.environments.docker.container import Container
 from arise.environments.docker.hosts import DockerHosts
 from arise.environments.docker.repair import artifact_roots, repair
-from arise.environments.docker.scripts import LOG_FOLDERS, tests_script
-from arise.environments.dockerfile import CopiedFile
+from arise.environments.docker.scripts import tests_script
 from arise.environments.staging import archive
 from arise.errors import SandboxError, VerifierError
 from arise.types import Task
@@ -60,7 +59,7 @@ class Grader:
     async def grade(
         self, packed: bytes, *, env: Mapping[str, str], timeout_s: float
     ) -> Mapping[str, bytes | None]:
-        """Run the tests in `packed` (an archive of `tests/`).
+        """Run the tests in `packed`, an archive of `tests/` and of the log folders, made afresh.
 
         Raises:
             VerifierError: They did not finish in time.
@@ -71,11 +70,6 @@ class Grader:
         graded = await self._make_second() if self._is_apart else agent
         if not self._is_apart:
             await repair(agent, await self._template())
-        # Folders above may have become links to somewhere else; these are folders again.
-        fresh = archive([CopiedFile(target="logs")], replaced=("logs/verifier",))
-        if self._is_apart:
-            fresh = archive(CopiedFile(target=name, mode=0o777) for name in LOG_FOLDERS)
-        await graded.put("/", fresh)
         await graded.put("/", packed)
         await graded.start()
         output = await self._run(graded, env, timeout_s)

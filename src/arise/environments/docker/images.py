@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from arise.environments.docker.hosts import DockerHost, DockerHosts, is_missing
+from arise.environments.docker.wire import Wire
 from arise.environments.staging import write_context
 from arise.errors import SandboxError
 from arise.types import EnvironmentSpec
@@ -220,8 +221,8 @@ class _Build:
         self._is_aborted.set()
         response = self._response
         if response is not None:
-            response.raw.close()
-            response.close()
+            # Closing alone would wait for the reader, which waits for the next line.
+            Wire(self._host.api._get_raw_response_socket(response)).close()
 
     def tail(self) -> str:
         """The end of the log."""

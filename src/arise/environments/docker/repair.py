@@ -14,14 +14,14 @@ Whatever else the agent installed or wrote stays, because tests have to see it.
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import io
 import posixpath
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
 
-from arise.environments.docker.container import Container
+from arise.environments.docker.container import IS_FOLDER, Container
 
 _PROGRAM_FOLDERS = (
     "/usr/local/sbin",
@@ -38,7 +38,7 @@ _AUTOMATIC = re.compile(
     r"^(/etc/ld\.so\.preload|/.*/(sitecustomize|usercustomize)\.py|"
     r"/(conftest\.py|\.?pytest\.ini|pyproject\.toml|tox\.ini|setup\.cfg))$"
 )
-_IS_LINK, _IS_FOLDER = 1 << 27, 1 << 31
+_OWN_PROGRAM = "docker-init"
 
 
 async def repair(container: Container, template: Container) -> None:
@@ -56,6 +56,8 @@ async def repair(container: Container, template: Container) -> None:
         await _restore(container, template, folder)
         changes = {path: kind for path, kind in changes.items() if not _is_below(path, folder)}
     for path, kind in sorted(changes.items()):
+        if posixpath.basename(path) == _OWN_PROGRAM:
+            continue
         if kind == _ADDED:
             await _neutralise(container, template, path)
         elif _is_guarded(path):
@@ -66,12 +68,14 @@ async def _replaced_folders(
     container: Container, template: Container, changes: dict[str, int]
 ) -> list[str]:
     """Changed folders of programs, or above, that are gone or something else now."""
+    suspects = sorted(set(_guarded_folders()) & changes.keys())
+    kinds = await asyncio.gather(
+        *(where.kind(path) for path in suspects for where in (template, container))
+    )
     found: list[str] = []
-    for path in sorted(_guarded_folders()):
-        if path not in changes or any(_is_below(path, folder) for folder in found):
-            continue
-        before, now = await _kind(template, path), await _kind(container, path)
-        if before is not None and before != now:
+    for path, before, now in zip(suspects, kinds[::2], kinds[1::2], strict=True):
+        is_inside = any(_is_below(path, folder) for folder in found)
+        if not is_inside and before is not None and before != now:
             found.append(path)
     return found
 
@@ -84,7 +88,7 @@ async def _neutralise(container: Container, template: Container, path: str) -> N
         name = posixpath.basename(path)
         for folder in _PROGRAM_FOLDERS:
             hidden = posixpath.join(folder, name)
-            if hidden != path and await _kind(template, hidden) is not None:
+            if hidden != path and await template.kind(hidden) is not None:
                 await container.put(posixpath.dirname(path), _entry(name, link=hidden))
                 return
 
@@ -96,26 +100,12 @@ async def _restore(container: Container, template: Container, path: str) -> None
         return
     stream, status = found
     parent = posixpath.dirname(path)
-    if not int(status["mode"]) & _IS_FOLDER:
+    if not int(status["mode"]) & IS_FOLDER:
         # A folder in a file's place is removed by Docker; a link above was put right before.
         await container.put(parent, stream)
         return
-    with contextlib.suppress(AttributeError):
-        stream = iter(stream)
     await container.put(parent, _entry(posixpath.basename(path)))
     await container.put(parent, stream)
-
-
-async def _kind(container: Container, path: str) -> tuple[int, str] | None:
-    """Type bits and link target of a path; `None` if there is nothing."""
-    found = await container.get(path)
-    if found is None:
-        return None
-    stream, status = found
-    close = getattr(stream, "close", None)
-    if close is not None:
-        close()
-    return int(status["mode"]) & (_IS_LINK | _IS_FOLDER), str(status["linkTarget"])
 
 
 def _entry(name: str, *, link: str = "") -> bytes:

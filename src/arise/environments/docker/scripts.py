@@ -14,6 +14,8 @@ from arise.environments.resident import exports, runner
 
 BASH = ("/bin/bash", "--norc", "--noprofile", "-c")
 LOG_FOLDERS = ("logs", "logs/agent", "logs/artifacts", "logs/verifier")
+# Whatever an agent put there is gone before tests run, and what tests put there afterwards.
+FRESH_FOLDERS = ("tests", "logs/verifier")
 _STATE = "/dev/shm/.shell-state"
 
 # Ends with its input, which the trainer holds: a dead trainer leaves no running container.

@@ -16,7 +16,7 @@ NAMES: tuple[str, ...] = tuple(
     butter button cabin cactus camel candle canoe canyon carbon cargo carrot castle cedar cello
     chalk cherry chess cider cinder citrus clay cliff clock clover coast cobalt cobra comet condor
     copper coral cotton cougar crane crater crayon creek cricket crow crown crystal cypress daisy
-    dawn delta desert diamond dingo dragon drum dune eagle ebony echo elder ember emerald falcon
+    dawn delta desert diamond dingo dragon drum dune eagle ebony elder ember emerald falcon
     feather fern ferry fiddle finch flame flint flute forest fossil fox frost galaxy garlic garnet
     geyser ginger glacier globe goose granite grape grove guitar hammer harbor harp hawk hazel
     hedge heron hickory honey horizon ibex indigo iris iron island ivory ivy jade jasmine jasper

@@ -20,7 +20,7 @@ from arise.tasks.shellworld.families.base import (
 from arise.tasks.shellworld.spec import Draft, Fix, Plan
 
 _ADD = ("add {word} too", "take {word} as well", "{word} belongs to it too", "also use {word}")
-_MOVED = ("moved to {word}", "now in {word}", "see {word}")
+_MOVED = ("moved to {word}", "now in {word}", "it is in {word}")
 
 
 def _moved(build: Builder, name: str, content: str, extension: str) -> Fix | None:

@@ -19,8 +19,8 @@ from arise.tasks.shellworld.families.tools import SCRIPTS
 from arise.tasks.shellworld.spec import Draft, Fix, Plan
 
 _ADD = ("add {word} too", "take {word} as well", "{word} belongs to it too", "also use {word}")
-_MOVED = ("moved to {word}", "now in {word}", "see {word}")
-_BUGS = ("bad mode {wrong}, want {right}", "mode {wrong} is wrong, use {right}")
+_MOVED = ("moved to {word}", "now in {word}", "it is in {word}")
+_BUGS = ("bad mode={wrong}, want {right}", "mode={wrong} is wrong, use {right}")
 _RUN = Script(name="run", labels=("style", "mode", "level"), plain="basic", line="$mark $line")
 
 

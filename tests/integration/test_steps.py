@@ -1,0 +1,126 @@
+"""Tasks in several steps: a scripted policy, real sandboxes, tests after every step."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from arise.agents.orchestrator import Orchestrator, RolloutPlan
+from arise.agents.rendering import ChatRenderer
+from arise.agents.shell import ShellAgent
+from arise.inference.base import SamplingParams
+from arise.inference.scripted import ScriptedEngine
+from arise.modules.loading import RandomModel
+from arise.tasks.corpus import load_task
+from arise.types import FailureKind, RolloutFailure, Task, Trajectory
+from integration.sandboxes import REWARD, make_factory
+
+TOKENIZER = RandomModel(
+    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
+).tokenizer()
+
+
+def write_task(folder: Path, *, strategy: str = "mean", setup: str = "touch ready") -> Task:
+    """Step `make` wants `made` with a grade in it, `mend` wants what step one left and `mended`."""
+    files = {
+        "task.toml": f'multi_step_reward_strategy = "{strategy}"\n[[steps]]\nname = "make"\n'
+        'min_reward = 0.5\n[[steps]]\nname = "mend"\n',
+        "tests/helper": f"cat made > {REWARD}\n",
+        "steps/make/instruction.md": "Make it.",
+        "steps/make/tests/test.sh": "bash /tests/helper\n",
+        "steps/mend/instruction.md": "Mend it.",
+        "steps/mend/tests/test.sh": f"[[ -f given && -f ready && -f made && -f mended ]] && "
+        f"echo 1 > {REWARD} || echo 0 > {REWARD}\n",
+        "steps/mend/workdir/given": "",
+        "steps/mend/workdir/setup.sh": f"{setup}\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return load_task(folder, task_id="steps")
+
+
+def play(task: Task, replies: list[str]) -> Trajectory | RolloutFailure:
+    """The one rollout of `task` in which the policy says `replies`."""
+    engine = ScriptedEngine(
+        script={(0, 0): replies},
+        encode=lambda text: TOKENIZER(text, add_special_tokens=False)["input_ids"],
+        end_token_id=TOKENIZER.eos_token_id,
+        max_context_tokens=4000,
+    )
+    factory = make_factory()
+    orchestrator = Orchestrator(
+        engine=engine,
+        environments=factory,
+        harness=ShellAgent(
+            system_prompt="Act.",
+            action_format="raw",
+            submit="submit",
+            max_turns=6,
+            max_output_tokens=64,
+            command_timeout_s=10,
+            max_observation_chars=1000,
+            observation_role="user",
+        ),
+        renderer=ChatRenderer(TOKENIZER, observation_role="user"),
+        context_tokens=4000,
+        max_in_flight=None,
+        default_timeout_s=20,
+        deterministic=True,
+        seed=7,
+    )
+    plan = RolloutPlan(
+        tasks=[task],
+        rollouts_per_task=1,
+        version=0,
+        sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0),
+    )
+    try:
+        (group,) = asyncio.run(orchestrator.run(plan))
+    finally:
+        factory.close()
+    return group.slots[0]
+
+
+def test_steps_share_files_but_not_the_conversation(tmp_path: Path) -> None:
+    replies = ["echo 0.5 > made", "submit", "ls", "touch mended", "submit"]
+    trajectory = play(write_task(tmp_path), replies)
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.task_reward == (0.5 + 1.0) / 2
+    assert [turn.starts_row for turn in trajectory.turns] == [True, False, True, False, False]
+    assert trajectory.turns[2].observation.split() == ["given", "made", "ready", "setup.sh"]
+    first, second = trajectory.rows
+    texts = [TOKENIZER.decode(row.token_ids) for row in (first, second)]
+    assert "Make it." in texts[0]
+    assert "Mend it." in texts[1]
+    assert "Make it." not in texts[1]
+    assert trajectory.num_generated_tokens == sum(len(turn.token_ids) for turn in trajectory.turns)
+
+
+def test_reward_of_the_last_step_alone(tmp_path: Path) -> None:
+    replies = ["echo 0.5 > made", "submit", "submit"]
+    trajectory = play(write_task(tmp_path, strategy="final"), replies)
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.task_reward == 0.0
+
+
+@pytest.mark.parametrize("strategy", ["mean", "final"])
+def test_a_step_below_its_minimum_ends_the_episode(tmp_path: Path, strategy: str) -> None:
+    trajectory = play(write_task(tmp_path, strategy=strategy), ["echo 0.4 > made", "submit"])
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.task_reward == 0.4
+    assert len(trajectory.turns) == 2
+
+
+def test_tests_without_a_reward_lose_the_rollout(tmp_path: Path) -> None:
+    failure = play(write_task(tmp_path), ["echo much > made", "submit"])
+    assert isinstance(failure, RolloutFailure)
+    assert failure.kind is FailureKind.VERIFIER
+
+
+def test_setup_that_fails_loses_the_rollout(tmp_path: Path) -> None:
+    task = write_task(tmp_path, setup="echo no disk; exit 4")
+    failure = play(task, ["echo 1 > made", "submit"])
+    assert isinstance(failure, RolloutFailure)
+    assert failure.kind is FailureKind.SANDBOX
+    assert "setup.sh of step mend failed; its output ends: no disk" in failure.message

@@ -1,0 +1,79 @@
+"""What the documentation names exists: code, tests, equations, faults."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+
+_CODE = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
+_TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+_FAULT_ROW = re.compile(r"^\| ([A-Z]\d\d) \|(.*)\|(.*)\|$", re.MULTILINE)
+
+# The areas tokens and log-probabilities, loss, and advantage.
+_FAULTS = "T02 T06 T07 T08 T11 T12 T13 T14 T15 T16 L01 L02 L04 L07 L08 A01 A03 A05 A07 A08".split()
+
+
+@functools.cache
+def names_in(path: Path) -> frozenset[str]:
+    """Functions, classes and methods (`Class.method`) of a file; none if it does not exist."""
+    if not path.is_file():
+        return frozenset()
+    found: set[str] = set()
+
+    def walk(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + child.name)
+                if isinstance(child, ast.ClassDef):
+                    walk(child, f"{prefix}{child.name}.")
+
+    walk(ast.parse(path.read_text(encoding="utf-8")), "")
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_code_and_tests_that_a_page_names_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for file, name in _CODE.findall(text):
+        assert name in names_in(ROOT / "src" / "arise" / file), f"src/arise/{file}: {name}"
+    for file, name in _TEST.findall(text):
+        assert name in names_in(ROOT / "tests" / file), f"tests/{file}: {name}"
+
+
+def test_every_equation_has_code_and_a_test() -> None:
+    text = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    equations = text.partition("## Algorithm 1")[0]
+    rows = dict(re.findall(r"^\| (\d+) \|(.*)$", equations, re.MULTILINE))
+    assert list(map(int, rows)) == list(range(1, 22))
+    for number, row in rows.items():
+        assert _CODE.search(row), number
+        assert _TEST.search(row), number
+
+
+def test_every_line_of_the_algorithm_is_mapped() -> None:
+    text = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    lines: list[int] = []
+    for first, last in re.findall(
+        r"^\| (\d+)(?:–(\d+))? \|", text.partition("## Algorithm 1")[2], re.M
+    ):
+        lines += range(int(first), int(last or first) + 1)
+    assert lines == list(range(1, 27))
+
+
+def test_every_fault_has_a_test_of_its_name_or_a_reason() -> None:
+    rows = {
+        fault: answer
+        for fault, _, answer in _FAULT_ROW.findall((ROOT / "docs" / "faults.md").read_text())
+    }
+    assert set(_FAULTS) <= set(rows)
+    for fault, answer in rows.items():
+        tests = _TEST.findall(answer)
+        assert tests or "cannot occur:" in answer, fault
+        assert all(fault in name for _, name in tests), fault
