@@ -45,7 +45,9 @@ def draw(axis: plt.Axes, runs: Sequence[Path], tag: str, label: str, color: str)
         kernel = np.ones(SMOOTHING)
         norm = np.convolve(np.ones(len(steps)), kernel, "same")
         values = np.array([np.convolve(row, kernel, "same") / norm for row in values])
-    axis.plot(steps, values.mean(0), color=color, label=label, marker="o" if len(steps) < 12 else "")
+    axis.plot(
+        steps, values.mean(0), color=color, label=label, marker="o" if len(steps) < 12 else ""
+    )
     if len(curves) > 1:
         axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2, lw=0)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import compose_config, only_run, trajectories
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from arise import app
 from arise.rubrics.events import replay
+from runs import compose_config, only_run, trajectories
 
 pytestmark = pytest.mark.slow
 STEPS = 8

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from runs import TASKS, compose_config, only_run, trajectories
-from stub_judge import StubJudge
 
 from arise import app, cli
+from runs import TASKS, compose_config, only_run, trajectories
+from stub_judge import StubJudge
 
 KEY = "sk-test-123456789"
 

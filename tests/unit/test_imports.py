@@ -61,9 +61,7 @@ def test_imports_point_down(path: Path) -> None:
         root, _, rest = name.partition(".")
         if root == "arise" and rest:
             other = rest.partition(".")[0]
-            allowed = (
-                other == part or level_of(other) < level_of(part) or other in ALSO.get(part, set())
-            )
+            allowed = other == part or level_of(other) < level_of(part)
             assert allowed, f"{path.name} ({part}) must not import arise.{rest}"
         elif root in ONLY_IN:
             assert part in ONLY_IN[root], f"{path.name} ({part}) must not import {root}"

@@ -250,9 +250,7 @@ class Orchestrator:
 
         async def run(part: Task) -> FinishReason:
             try:
-                async with clock.limit(
-                    part.agent_timeout_s or self._default_timeout_s
-                ) as limit:
+                async with clock.limit(part.agent_timeout_s or self._default_timeout_s) as limit:
                     return await self._harness.run(part, policy, environment)
             except TimeoutError:
                 if not limit.expired():
