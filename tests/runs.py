@@ -116,7 +116,7 @@ def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def freeze_when(
-    process: subprocess.Popen[str], condition: Callable[[], object], timeout_s: float = 120.0
+    process: subprocess.Popen[str], condition: Callable[[], object], timeout_s: float = 600.0
 ) -> None:
     """Stop a process group at a moment when `condition` holds, so that it still holds after."""
     deadline = time.monotonic() + timeout_s

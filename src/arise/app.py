@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError
-from arise.runs.folder import RunFolder, checkpoint_step, make_run_folder, share_run_folder
+from arise.runs.folder import (
+    RunFolder,
+    checkpoint_step,
+    is_first_process,
+    make_run_folder,
+    share_run_folder,
+)
 from arise.runs.resume import find_run, finished_message, is_finished, record_config
 from arise.validation import validate
 
@@ -417,5 +423,5 @@ def _set_up_logging(*, quiet: bool) -> None:
 
 
 def _say(cfg: DictConfig, text: str) -> None:
-    if not cfg.quiet:
+    if not cfg.quiet and is_first_process():
         print(text, flush=True)

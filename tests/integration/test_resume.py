@@ -65,7 +65,7 @@ def straight(endpoints: tuple[str, ...], tmp_path_factory: pytest.TempPathFactor
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     return output
 
@@ -102,7 +102,7 @@ def test_K02_K10_G01_killed_three_times_equals_an_unbroken_run(
 
     # In the middle of rollouts.
     process = start_training(*arguments)
-    wait_for_line(process, "step  5/12")
+    wait_for_line(process, "step  5/12", timeout_s=600)
     time.sleep(rng.uniform(0.02, 0.15))
     kill_and_check_orphans(process)
     run = only_run(tmp_path, "arise")
@@ -217,10 +217,10 @@ def test_interrupt_leaves_a_checkpoint_and_nothing_else(
 ) -> None:
     arguments = (*ARISE, *endpoints, f"paths.output_dir={tmp_path}", "trainer.max_steps=4")
     process = start_training(*arguments, "callbacks.checkpoint.every_steps=99")
-    wait_for_line(process, "step 1/4")
+    wait_for_line(process, "step 1/4", timeout_s=600)
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     _, alive = psutil.wait_procs(children, timeout=10)

@@ -177,7 +177,7 @@ def test_another_process_count_goes_on(output_dir: Path) -> None:
     options = ("callbacks.checkpoint.every_steps=2", "trainer.max_steps=5", "ckpt_path=last")
     devices = ("trainer.devices=2", "trainer.strategy.data_parallel_size=2")
     process = start_training(*TINY, f"paths.output_dir={output_dir}", *options, *devices)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     run = only_run(output_dir)
     assert read_manifest(newest(output_dir))["num_processes"] == 2
