@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,25 +29,39 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from arise.runs.folder import complete_checkpoints
 from arise.runs.records import read_records
+from arise.tasks.shellworld.corpus import write_corpus
 
 ROOT = Path(__file__).parents[1]
 STEPS = 12
+running: list[subprocess.Popen[bytes]] = []
 SETTINGS = (
     "experiment=arise",
     f"trainer.max_steps={STEPS}",
     "rubrics.update_interval=2",
     "rollout.tasks_per_step=4",
     "rollout.rollouts_per_task=4",
-    "datamodule.generator.count=24",
-    "evaluation.generator.count=4",
+    "datamodule=folder",
     "evaluation.eval_interval=4",
     "callbacks.checkpoint.every_steps=2",
+    # A limit on wall-clock time that strikes on a busy machine is no fault of the resume.
+    "harness.command_timeout_s=3600",
+    "rollout.agent_timeout_s=36000",
+    "environment.start_timeout_s=3600",
 )
+
+
+def patient_corpus(folder: Path, split: str, count: int) -> str:
+    """Tasks of the bundled suite without time limits that a busy machine could hit."""
+    corpus = write_corpus(folder=str(folder), split=split, count=count, seed=1, mix="conjunctive")
+    for file in Path(corpus).rglob("task.toml"):
+        text = re.sub(r"timeout_sec = .*", "timeout_sec = 36000.0", file.read_text())
+        file.write_text(text)
+    return str(corpus)
 
 
 def start(output_dir: Path, *overrides: str) -> subprocess.Popen[bytes]:
     """The run in a process group of its own, silent."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "train.py", *SETTINGS, f"paths.output_dir={output_dir}", *overrides],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -54,6 +69,8 @@ def start(output_dir: Path, *overrides: str) -> subprocess.Popen[bytes]:
         stderr=(output_dir / "errors.txt").open("ab"),
         start_new_session=True,
     )
+    running.append(process)
+    return process
 
 
 def run_to_end(output_dir: Path, *overrides: str) -> float:
@@ -141,6 +158,25 @@ def remains(run: Path, scratch: Path) -> dict[str, Any]:
     }
 
 
+def kill_leftovers() -> None:
+    """No run outlives the benchmark, however that ends."""
+    for process in running:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def first_difference(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+    """Where the first record differs, and in what."""
+    for one, two in zip(expected, found, strict=False):
+        keys = [key for key in one.keys() | two.keys() if one.get(key) != two.get(key)]
+        if keys:
+            key = min(keys)
+            place = f"iteration {one['iteration']}, {one['task_id']}/{one['rollout']}"
+            values = f"{str(one.get(key))[:300]} -> {str(two.get(key))[:300]}"
+            return f"   first at {place}: {', '.join(sorted(keys))}; {key}: {values}"
+    return f"   {len(expected)} records, then {len(found)}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moments", type=int, default=20)
@@ -151,8 +187,11 @@ def main() -> int:
     num_equal = 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cache = f"paths.cache_dir={folder / 'cache'}"
-        overrides = (*options.overrides, cache)
+        overrides = (
+            f"datamodule.corpus={patient_corpus(folder, 'train', 24)}",
+            f"evaluation.corpus={patient_corpus(folder, 'heldout', 4)}",
+            *options.overrides,
+        )
         straight = folder / "straight"
         straight.mkdir()
         duration_s = run_to_end(straight, *overrides)
@@ -167,9 +206,15 @@ def main() -> int:
             num_equal += not different
             verdict = f"DIFFERENT: {', '.join(different)}" if different else "equal, bit for bit"
             print(f"{number}. {told}: {verdict}", flush=True)
+            if "trajectories" in different:
+                print(first_difference(expected["trajectories"], found["trajectories"]))
     print(json.dumps({"moments": options.moments, "equal": num_equal}))
     return 0 if num_equal == options.moments else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        sys.exit(main())
+    finally:
+        kill_leftovers()

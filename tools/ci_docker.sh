@@ -5,17 +5,19 @@
 # can run (the tests are then skipped with the reason). A daemon that it starts goes on running; its
 # process id is in arise-dockerd.log.pid in the folder for temporary files.
 set -uo pipefail
+export PATH=$PATH:/usr/sbin:/sbin
 image=${1:-${ARISE_TEST_IMAGE:-arise-base:bookworm}}
 log=${TMPDIR:-/tmp}/arise-dockerd.log
 
 give_up() { echo "docker tests: skipped: $*" >&2; exit 0; }
 
-if ! command -v dockerd >/dev/null || ! command -v debootstrap >/dev/null; then
+has() { command -v "$1" >/dev/null; }
+if ! has dockerd || ! has debootstrap || ! has sshd; then
   [[ $(id -u) == 0 ]] || give_up "Docker is not installed, and this user cannot install it"
   command -v apt-get >/dev/null || give_up "Docker is not installed, and there is no apt-get"
   export DEBIAN_FRONTEND=noninteractive
   (apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-    docker.io debootstrap iptables tini ca-certificates) >"$log" 2>&1 ||
+    docker.io debootstrap iptables tini ca-certificates openssh-server openssh-client) >"$log" 2>&1 ||
     give_up "docker.io could not be installed: $(tail -1 "$log")"
 fi
 

@@ -48,6 +48,12 @@ ARISE = (
     "callbacks.checkpoint.keep_last=2",
     "callbacks.checkpoint.keep_every=4",
     "trainer.max_steps=12",
+    # A limit on wall-clock time that strikes on a busy machine would be a real difference.
+    "harness.command_timeout_s=3600",
+    "rollout.agent_timeout_s=36000",
+    "environment.start_timeout_s=3600",
+    "judge.timeout_s=600",
+    "reflection.timeout_s=600",
 )
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from arise import app
+from arise.errors import ConfigError
 from arise.tasks.__main__ import main
 from arise.tasks.corpus import load_corpus
 from arise.tasks.oracle import OracleReport, run_oracles
+from arise.validation import validate
 from integration.sandboxes import IMAGE, REWARD, make_docker_factory, make_factory
+from runs import compose_config
 
 TASKS = Path(__file__).parents[1] / "data" / "tasks"
 
@@ -105,3 +109,15 @@ def test_terminal_bench_1_task_runs_unchanged(tmp_path: Path) -> None:
     )
     report = reports_of(folder, make_docker_factory(network="none"))["legacy"]
     assert (report.oracle, report.no_op, report.problems) == (1.0, 0.0, ())
+
+
+def test_on_broken_reaches_the_loader(tmp_path: Path) -> None:
+    write_task(tmp_path / "good", "", None)
+    write_task(tmp_path / "bad", "", None, "[agent]\ntimeout_sec = 0")
+    corpus = ["datamodule=folder", f"datamodule.corpus={tmp_path}"]
+    cfg = compose_config(*corpus, "datamodule.on_broken=skip")
+    assert [task.id for task in app._load_tasks(cfg.datamodule)] == ["good"]
+    with pytest.raises(ConfigError, match=r"\[agent\] timeout_sec"):
+        app._load_tasks(compose_config(*corpus).datamodule)
+    with pytest.raises(ConfigError, match=r"datamodule\.on_broken = 'maybe' is not one of"):
+        validate(compose_config(*corpus, "datamodule.on_broken=maybe"))

@@ -29,7 +29,7 @@ from runs import (
 
 pytestmark = pytest.mark.slow
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 
 Result = tuple[dict[str, Tensor], list[dict[str, float]]]
 

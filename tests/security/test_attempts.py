@@ -312,11 +312,14 @@ def test_V04_background_writers_are_dead_before_the_tests(kind: str, folder: Pat
     commands = [
         f"setsid nohup bash -c '{loop}' >/dev/null 2>&1 &",
         f"(exec -a kworker bash -c '{loop}' &) ; disown -a",
-        "(sleep 1; touch /app/solved) & disown",
+        "(until [[ -e /app/graded ]]; do sleep .05; done; touch /app/solved) & disown",
         f"python3 -c \"import os; os.fork() or os.setsid() or os.fork() or os.execvp('bash', "
         f"['init', '-c', '{loop}'])\"; true",
     ]
-    test = f"echo 0 > {REWARD}; sleep 1.2; [[ -e /app/solved ]] && echo 1 > {REWARD}; true"
+    test = (
+        f"echo 0 > {REWARD}; touch /app/graded; sleep 1.2; "
+        f"[[ -e /app/solved ]] && echo 1 > {REWARD}; true"
+    )
     assert episode(folder, kind, commands, test)[1] == 0.0
 
 

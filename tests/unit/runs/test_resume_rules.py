@@ -74,7 +74,7 @@ def run(tmp_path: Path) -> Path:
         ("curriculum.gamma_obs=0.5", "curriculum.gamma_obs", "0.2", "0.5"),
         ("seed=2", "seed", "1", "2"),
         ("model.loader.hidden_size=64", "model.loader.hidden_size", "32", "64"),
-        ("algorithm.optimizer.lr=1.0", "algorithm.optimizer.lr", "0.0005", "1.0"),
+        ("algorithm.optimizer.lr=1.0", "algorithm.optimizer.lr", "0.001", "1.0"),
         ("+algorithm.optimizer.amsgrad=true", "algorithm.optimizer.amsgrad", "'(not set)'", "True"),
         ("harness.max_turns=9", "harness.max_turns", "2", "9"),
         ("trainer.precision=bf16-true", "trainer.precision", "'32-true'", "'bf16-true'"),

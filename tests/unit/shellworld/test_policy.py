@@ -94,7 +94,7 @@ def test_transcripts_fit_the_context() -> None:
 
 
 def test_training_is_a_function_of_the_seed() -> None:
-    tokenizer, recipe = build_tokenizer(), WarmStart(num_transcripts=60, hidden=48, layers=1)
+    tokenizer, recipe = build_tokenizer(), WarmStart(num_transcripts=60, layers=2)
     transcripts = make_transcripts(60, 0)
     models = []
     for _ in range(2):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from arise.environments.docker.tunnel import SshTunnel
 from arise.errors import ConfigError, SandboxError
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class DockerHosts:
         self._timeout_s = timeout_s
         self._hosts: list[DockerHost] = []
         self._pool: ThreadPoolExecutor | None = None
+        self._tunnels: list[SshTunnel] = []
 
     def connect(self) -> list[DockerHost]:
         """Connect to every host that is not connected yet, and ask it for an answer.
@@ -88,13 +90,16 @@ class DockerHosts:
                 "environment=docker needs the package docker: pip install docker"
             ) from error
         options: dict[str, Any] = {"timeout": self._timeout_s, "max_pool_size": _NUM_THREADS}
+        base_url = url
+        if url.startswith("ssh://"):
+            tunnel = SshTunnel(url, timeout_s=self._timeout_s)
+            self._tunnels.append(tunnel)
+            base_url = tunnel.url
         try:
             if not url:
                 client = docker.from_env(**options)
             else:
-                client = docker.DockerClient(
-                    base_url=url, use_ssh_client=url.startswith("ssh://"), **options
-                )
+                client = docker.DockerClient(base_url=base_url, **options)
             client.ping()
         except Exception as error:  # the SDK lets errors of every layer below it through
             raise ConfigError(
@@ -147,6 +152,9 @@ class DockerHosts:
             pool.shutdown(wait=False, cancel_futures=True)
         for host in hosts:
             host.api.close()
+        tunnels, self._tunnels = self._tunnels, []
+        for tunnel in tunnels:
+            tunnel.close()
 
 
 def as_sandbox_error(host: DockerHost, error: Exception) -> SandboxError:

@@ -1,4 +1,4 @@
-"""A container's attached streams over any transport: exact reads, and a reader thread."""
+"""A container's attached streams: exact reads, and a reader thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_EXIT_BYTES = 64
 
 
 class Wire:
-    """The raw connection behind an attached stream: a socket, or the pipes of an ssh client."""
+    """The raw connection behind an attached stream."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = getattr(raw, "_sock", raw)

@@ -100,7 +100,7 @@ def write_card(out: Path, *, seed: int, recipe: WarmStart, episodes: int, durati
         context=CONTEXT_TOKENS,
         behaviours=behaviours,
         episodes=episodes,
-        tables=measure.report(out, episodes, seed),
+        tables="\n".join(measure.report(out, episodes, seed)),
     )
     (out / "MODEL_CARD.md").write_text(card)
 

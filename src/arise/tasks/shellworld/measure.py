@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -160,18 +160,15 @@ class Measurement:
         return [played[start : start + size] for start in range(0, len(played), size)]
 
 
-def report(folder: Path, episodes: int, seed: int) -> str:
-    """All tables as Markdown."""
+def report(folder: Path, episodes: int, seed: int) -> Iterator[str]:
+    """The tables as Markdown, each as soon as it is measured."""
     model, tokenizer = load_policy(folder)
     with LocalShell() as shell:
         measurement = Measurement(Sampler(model, tokenizer, shell, seed), episodes)
         start, base = measurement.start()
-        parts = (
-            "### At the start of training, without skills\n\n" + start,
-            "### Steering by skill sentences\n\n" + measurement.steering(base),
-            "### Groups of eight\n\n" + measurement.groups(),
-        )
-    return "\n".join(parts)
+        yield "### At the start of training, without skills\n\n" + start
+        yield "### Steering by skill sentences\n\n" + measurement.steering(base)
+        yield "### Groups of eight\n\n" + measurement.groups()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -181,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=480, help="episodes per figure")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     options = parser.parse_args(arguments)
-    print(report(options.policy, options.episodes, options.seed))
+    for section in report(options.policy, options.episodes, options.seed):
+        print(section, flush=True)
 
 
 if __name__ == "__main__":
