@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from arise.assembly import (
+    build,
+    build_curriculum,
+    build_rubrics,
+    load_tasks,
+    require_supported,
+)
 from arise.errors import ConfigError
 from arise.runs.folder import (
     RunFolder,
@@ -50,7 +57,7 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
         if resumed is not None and is_finished(resumed, cfg.trainer.max_steps):
             print(finished_message(resumed, cfg.trainer.max_steps))
             return
-        tasks = _load_tasks(cfg.datamodule)
+        tasks = load_tasks(cfg.datamodule)
         _set_up_logging(quiet=cfg.quiet)
         _say(cfg, f"{len(tasks)} training tasks")
         run = Run(cfg, tasks, overrides=list(overrides), resumed=resumed)
@@ -82,11 +89,11 @@ class Run:
         from arise.aio import EventLoopThread
 
         self.cfg = cfg
-        self.environments = _build(cfg.environment)
+        self.environments = build(cfg.environment)
         self.environments.check()
-        self.tasks = _require_supported(tasks, self.environments)
-        loader = _build(cfg.model.loader)
-        harness = _build(cfg.harness)
+        self.tasks = require_supported(tasks, self.environments)
+        loader = build(cfg.model.loader)
+        harness = build(cfg.harness)
         renderer = ChatRenderer(loader.tokenizer(), observation_role=harness.observation_role)
         # The global generator initialises weights only; rollouts and sampler have their own.
         seed_everything(cfg.seed, workers=True, verbose=False)
@@ -98,7 +105,7 @@ class Run:
         share_run_folder(self.folder)
         self.loader = loader
         self.loop = EventLoopThread()
-        self.engine = _build(
+        self.engine = build(
             cfg.engine, model=loader.empty_model, max_context_tokens=cfg.rollout.context_tokens
         )
         self.orchestrator = Orchestrator(
@@ -112,8 +119,8 @@ class Run:
             deterministic=cfg.rollout.deterministic,
             seed=cfg.seed,
         )
-        self.judge, rubrics, self.chat_models = _build_rubrics(cfg)
-        self.curriculum = _build_curriculum(cfg, self.tasks, rubrics)
+        self.judge, rubrics, self.chat_models = build_rubrics(cfg)
+        self.curriculum = build_curriculum(cfg, self.tasks, rubrics)
 
     def fit(self) -> None:
         """Train to the configured step and say where everything is."""
@@ -265,7 +272,7 @@ class Run:
         evaluation = self.cfg.evaluation
         if evaluation.eval_interval is None:
             return []
-        tasks = _require_supported(_load_tasks(evaluation), self.environments)
+        tasks = require_supported(load_tasks(evaluation), self.environments)
         return [
             EvaluationCallback(
                 loop=self.loop,
@@ -277,125 +284,6 @@ class Run:
                 quiet=self.cfg.quiet,
             )
         ]
-
-
-def _build(node: DictConfig, **extra: Any) -> Any:
-    """The object that a `_target_` node describes, with what only the program can give."""
-    from hydra.utils import instantiate
-
-    return instantiate(OmegaConf.to_container(node, resolve=True), **extra)
-
-
-def _build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Judge, pool with its life cycle, and the chat models behind them; nothing without rubrics."""
-    from arise.curriculum.curriculum import RubricParts
-    from arise.rubrics.diagnostics import EvidenceBuffer
-    from arise.rubrics.evolution import Evolution
-    from arise.rubrics.judge import Judge
-    from arise.rubrics.pool import RubricPool
-    from arise.rubrics.prompting import Prompts
-    from arise.rubrics.reflection import Reflection
-
-    rubrics = cfg.rubrics
-    if rubrics.mode == "none":
-        return None, None, ()
-    judge_model, reflection_model = _build(cfg.judge), _build(cfg.reflection)
-    prompts = Prompts()
-    pool = RubricPool(
-        max_pairs=rubrics.max_pairs,
-        max_new_pairs=rubrics.max_new_pairs,
-        max_text_chars=rubrics.max_text_chars,
-    )
-    parts = RubricParts(
-        pool=pool,
-        buffer=EvidenceBuffer(max_records=rubrics.max_records),
-        evolution=Evolution(
-            eta_low=rubrics.eta_low,
-            eta_high=rubrics.eta_high,
-            update_interval=rubrics.update_interval,
-        ),
-        reflection=Reflection(model=reflection_model, prompts=prompts),
-        inject_skills=rubrics.skills.inject,
-        is_frozen=rubrics.mode == "frozen",
-        imported=_import_pool(pool, rubrics),
-    )
-    judge = Judge(
-        model=judge_model,
-        prompts=prompts,
-        max_concurrency=rubrics.judge_concurrency,
-        rubrics_per_request=rubrics.rubrics_per_request,
-        trace_budget_tokens=rubrics.trace_budget_tokens,
-    )
-    return judge, parts, (judge_model, reflection_model)
-
-
-def _import_pool(pool: Any, rubrics: DictConfig) -> tuple[Any, ...]:
-    """Take over another run's pool: as it ended, or for a frozen pool every pair it ever had."""
-    from dataclasses import replace
-    from pathlib import Path
-
-    from arise.rubrics.events import lifetime_pairs, read_events, replay
-
-    if rubrics.pool_path is None:
-        return ()
-    path = Path(rubrics.pool_path)
-    events = read_events(path, key="rubrics.pool_path")
-    if rubrics.mode == "frozen":
-        pairs = lifetime_pairs(events, where=str(path))
-    else:
-        last = replay(events, where=str(path))
-        pairs = tuple(replace(pair, created_at=0, history=()) for pair in last.values())
-    if not pairs:
-        raise ConfigError(f"rubrics.pool_path: {path} holds no pair")
-    return tuple(pool.import_pairs(pairs))
-
-
-def _build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> Any:
-    """Sampler and pool as configured, owned by one curriculum."""
-    from arise.curriculum.curriculum import Curriculum
-    from arise.curriculum.factory import make_sampler
-
-    options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
-    return Curriculum(
-        sampler=make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options),
-        tasks_per_step=cfg.rollout.tasks_per_step,
-        seed=cfg.seed,
-        rubrics=rubrics,
-    )
-
-
-def _load_tasks(group: DictConfig) -> list[Task]:
-    """The corpus of a group: the user's folders, or what its generator writes."""
-    from arise.tasks.corpus import load_corpus
-
-    corpus = group.corpus
-    if corpus is None:
-        corpus = str(_build(group.generator))
-    return load_corpus(
-        corpus if isinstance(corpus, str) else list(corpus),
-        # A held-out set with holes would give another figure without saying so.
-        on_broken=group.get("on_broken", "fail"),
-    )
-
-
-def _require_supported(tasks: list[Task], environments: Any) -> list[Task]:
-    """Leave out tasks that this kind of sandbox cannot run, and say why.
-
-    Raises:
-        ConfigError: No task is left.
-    """
-    reasons = {task.id: environments.unsupported(task) for task in tasks}
-    for task_id, reason in reasons.items():
-        if reason is not None:
-            log.warning("task %s is left out: %s", task_id, reason)
-    usable = [task for task in tasks if reasons[task.id] is None]
-    if not usable:
-        first = next(iter(reasons.values()))
-        raise ConfigError(
-            f"datamodule.corpus: none of {len(tasks)} tasks can run in this environment; "
-            f"the first one because: {first}"
-        )
-    return usable
 
 
 def _sampling(group: DictConfig) -> SamplingParams:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from arise import app
+from arise import assembly
 from arise.errors import ConfigError
 from arise.tasks.__main__ import main
 from arise.tasks.corpus import load_corpus
@@ -116,8 +116,8 @@ def test_on_broken_reaches_the_loader(tmp_path: Path) -> None:
     write_task(tmp_path / "bad", "", None, "[agent]\ntimeout_sec = 0")
     corpus = ["datamodule=folder", f"datamodule.corpus={tmp_path}"]
     cfg = compose_config(*corpus, "datamodule.on_broken=skip")
-    assert [task.id for task in app._load_tasks(cfg.datamodule)] == ["good"]
+    assert [task.id for task in assembly.load_tasks(cfg.datamodule)] == ["good"]
     with pytest.raises(ConfigError, match=r"\[agent\] timeout_sec"):
-        app._load_tasks(compose_config(*corpus).datamodule)
+        assembly.load_tasks(compose_config(*corpus).datamodule)
     with pytest.raises(ConfigError, match=r"datamodule\.on_broken = 'maybe' is not one of"):
         validate(compose_config(*corpus, "datamodule.on_broken=maybe"))

@@ -17,7 +17,7 @@ LEVELS = [
     {"agents", "runs"},
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
-    {"validation"},
+    {"validation", "assembly"},
     {"app", "cli"},
 ]
 
@@ -26,7 +26,7 @@ ONLY_IN = {
     "openai": {"llm"},
     "docker": {"environments"},
     "vllm": {"inference"},
-    "hydra": {"config", "cli", "app"},
+    "hydra": {"config", "cli", "app", "assembly"},
 }
 
 
