@@ -139,11 +139,12 @@ def test_dockerfile_that_cannot_be_built_shows_its_logs_tail(tmp_path: Path) -> 
 
 def test_C05_build_timeout_ends_the_build(tmp_path: Path) -> None:
     # Not the same twice: an earlier build's layer would be taken instead.
-    with built(tmp_path, f"RUN echo slow {time.time_ns()}; sleep 60") as task:
+    with built(tmp_path, f"RUN echo slow {time.time_ns()}; sleep 600") as task:
         spec = replace(task.environment, build_timeout_s=2.0)
         begin = time.monotonic()
         message = start_error(replace(task, environment=spec))
-    assert time.monotonic() - begin < 20
+    # Far below the build's own ten minutes, however busy the machine is.
+    assert time.monotonic() - begin < 300
     assert "not built within 2 s; the log ends:" in message
     assert "slow" in message
 
@@ -213,8 +214,8 @@ def test_X13_container_killed_from_outside_is_an_infrastructure_error(
 
 def test_disk_of_many_files_is_watched(tmp_path: Path) -> None:
     async def body(environment: DockerEnvironment) -> None:
-        command = "for i in 1 2 3 4; do head -c 30000000 /dev/zero > f$i; done; sleep 60"
-        result = await environment.exec(command, timeout_s=50)
+        command = "for i in 1 2 3 4; do head -c 30000000 /dev/zero > f$i; done; sleep 300"
+        result = await environment.exec(command, timeout_s=240)
         if environment._container.host.has_disk_quota:
             assert "No space left" in result.output
         else:

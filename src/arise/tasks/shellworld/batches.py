@@ -60,9 +60,9 @@ def collate(samples: Sequence[Sample], pad: int) -> Batch:
 def by_length(samples: list[Sample], tokens: int, pad: int, rng: random.Random) -> Iterator[Batch]:
     """Batches of about `tokens` tokens, in random order, of samples that are about equally long."""
     order = sorted(samples, key=lambda sample: (len(sample.ids), rng.random()))
-    groups: list[list[Sample]] = [[]]
+    groups: list[list[Sample]] = []
     for sample in order:
-        if groups[-1] and (len(groups[-1]) + 1) * len(sample.ids) > tokens:
+        if not groups or (len(groups[-1]) + 1) * len(sample.ids) > tokens:
             groups.append([])
         groups[-1].append(sample)
     rng.shuffle(groups)
