@@ -122,21 +122,21 @@ def test_another_meaning_is_refused_unless_forced(
 ) -> None:
     options = ("trainer.max_steps=5", "algorithm.optimizer.lr=0.01")
     message = mistake(output_dir, capsys, *options)
-    assert "\n  algorithm.optimizer.lr: 0.0005 -> 0.01\n" in message
+    assert "\n  algorithm.optimizer.lr: 0.001 -> 0.01\n" in message
     goes_on(output_dir, *options, "resume.force=true")
     run = only_run(output_dir)
     rates = [value for _, value in scalars(run)["loss/lr"]]
-    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4, 0.01], rel=1e-6)
+    assert rates == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 0.01], rel=1e-6)
     kept = OmegaConf.load(run / ".hydra" / "from_step_000004" / "config.yaml")
     assert kept.algorithm.optimizer.lr == 0.01
 
 
 def test_G01_K09_warm_up_goes_on_where_it_was(output_dir: Path) -> None:
-    """lr 5e-4 and 5 warm-up steps: update n uses lr·min(1, n/5), resumed or not."""
+    """lr 1e-3 and 5 warm-up steps: update n uses lr·min(1, n/5), resumed or not."""
     goes_on(output_dir, "trainer.max_steps=7")
     points = scalars(only_run(output_dir))["loss/lr"]
     assert [step for step, _ in points] == [1, 2, 3, 4, 5, 6, 7]
-    expected = [1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 5e-4, 5e-4]
+    expected = [2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 1e-3, 1e-3]
     assert [value for _, value in points] == pytest.approx(expected, rel=1e-6)
 
 
