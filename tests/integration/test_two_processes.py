@@ -133,7 +133,9 @@ def test_a_run_on_two_processes_plays_and_learns_what_one_does(tmp_path: Path) -
     assert max(norms[1]) > 0.0
     final_one, final_two = (load_file(run / "final_model/model.safetensors") for run in (one, two))
     assert final_one.keys() == final_two.keys()
-    assert max((final_one[k] - final_two[k]).abs().max().item() for k in final_one) <= 1e-6
+    # Two AdamW steps at up to 4e-4 divide near-zero gradients by their own size, so the rounding of
+    # another summation order shows at a small share of the learning rate.
+    assert max((final_one[k] - final_two[k]).abs().max().item() for k in final_one) <= 1e-5
 
 
 def _episodes(run: Path) -> list[tuple[object, ...]]:
