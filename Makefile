@@ -10,7 +10,7 @@ PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 .PHONY: demo install test test-fast check format bench oracle clean
 
-# Train ARISE on the bundled tasks with the bundled policy: about ten minutes on two cores.
+# Train ARISE on the bundled tasks with the bundled policy: six to ten minutes on two cores.
 demo: $(VENV)/.installed
 	$(BIN)/python train.py experiment=arise
 
