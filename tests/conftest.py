@@ -12,4 +12,4 @@ def enabled_loggers() -> None:
         if name.partition(".")[0] == "arise" and isinstance(logger, logging.Logger):
             logger.disabled = False
             logger.propagate = True
-    logging.getLogger("arise").setLevel(logging.NOTSET)
+    logging.getLogger("arise").setLevel(logging.INFO)
