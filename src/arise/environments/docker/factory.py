@@ -12,10 +12,11 @@ import signal
 import threading
 from collections.abc import Sequence
 
-from arise.environments.docker.environment import DockerEnvironment, Runtime
+from arise.environments.docker.environment import DockerEnvironment
 from arise.environments.docker.hosts import DockerHosts
 from arise.environments.docker.images import ImageStore
 from arise.environments.docker.labels import RUN_LABEL, remove_dead_runs, remove_run
+from arise.environments.docker.runtime import Runtime
 from arise.environments.dockerfile import compose_file
 from arise.environments.staging import ArchiveCache
 from arise.errors import ConfigError, SandboxError
