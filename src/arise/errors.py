@@ -26,6 +26,10 @@ class VerifierError(AriseError):
     """The verifier could not decide: never a reward of 0."""
 
 
+class HarnessError(AriseError):
+    """An agent program could not be run, or never spoke to the model."""
+
+
 class JudgeError(AriseError):
     """The judge could not be reached or gave no answer: verdicts are invalid, never fail."""
 

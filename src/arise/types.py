@@ -90,6 +90,8 @@ class EnvironmentSpec:
         skills: Folder of the benchmark's own skills, put at `/skills` for the agent to read.
         healthcheck: What must succeed before the agent starts; `None` if nothing.
         unsupported: Why no kind of sandbox here can run the task; empty if that is not known.
+        mounts: (path on this host, absolute path in the sandbox) of folders that the sandbox sees
+            read-only; an agent program and the socket of its model come that way.
     """
 
     context: Path | None = None
@@ -108,6 +110,7 @@ class EnvironmentSpec:
     skills: Path | None = None
     healthcheck: Healthcheck | None = None
     unsupported: str = ""
+    mounts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +249,32 @@ class InjectedSkill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessReport:
+    """What happened in an episode besides its turns.
+
+    Attributes:
+        num_tool_calls: Tool calls that the policy tried.
+        num_tool_errors: Those that could not be run: unparsable, unknown or with wrong arguments.
+        row_reasons: How often a token row was begun after the first one, by reason.
+        num_refused_calls: Model calls refused because a budget was used up.
+        prompt_tokens: Tokens that the model read, over all calls.
+        completion_tokens: Tokens that the model generated, over all calls.
+        exit_code: Exit code of an external agent program; `None` if there was none or it was
+            killed.
+        log: What that program printed; its head and tail if it was long.
+    """
+
+    num_tool_calls: int = 0
+    num_tool_errors: int = 0
+    row_reasons: Mapping[str, int] = field(default_factory=dict)
+    num_refused_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    exit_code: int | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One graded rollout τ_j.
 
@@ -258,6 +287,7 @@ class Trajectory:
         skills: Skills that were in the system prompt.
         instruction: The task as the agent saw it.
         durations_s: Seconds by phase (generate, exec, verify); not part of any equality.
+        harness: What the harness counted; not part of any equality.
     """
 
     task_id: str
@@ -268,6 +298,7 @@ class Trajectory:
     skills: tuple[InjectedSkill, ...] = ()
     instruction: str = ""
     durations_s: Mapping[str, float] = field(default_factory=dict, compare=False)
+    harness: HarnessReport = field(default_factory=HarnessReport, compare=False)
 
     @property
     def is_success(self) -> bool:
@@ -375,12 +406,18 @@ class Review:
         verdicts: Valid verdicts, in pair-id order.
         diagnostics: Observed gaps and strategies.
         error: Why the answer is missing or partial; empty if all is well.
+        prompt_hash: Hash of the prompt file by which the trajectory was reviewed.
+        model: Name of the judge model.
+        shortening: What of the trace was shortened for the judge; empty if nothing was.
     """
 
     judged_pair_ids: tuple[int, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     error: str = ""
+    prompt_hash: str = ""
+    model: str = ""
+    shortening: str = ""
 
     @property
     def outcomes(self) -> dict[int, Outcome]:

@@ -20,7 +20,14 @@ from arise.agents.rendering import ChatRenderer
 from arise.agents.steps import StepwiseEpisode
 from arise.environments.base import Environment, EnvironmentFactory
 from arise.environments.verifier import verify
-from arise.errors import ConfigError, InferenceError, SandboxError, VerifierError, one_line
+from arise.errors import (
+    ConfigError,
+    HarnessError,
+    InferenceError,
+    SandboxError,
+    VerifierError,
+    one_line,
+)
 from arise.inference.base import Engine, SamplingParams
 from arise.types import (
     FailureKind,
@@ -38,6 +45,7 @@ _KINDS = (
     (InferenceError, FailureKind.INFERENCE),
     (SandboxError, FailureKind.SANDBOX),
     (VerifierError, FailureKind.VERIFIER),
+    (HarnessError, FailureKind.HARNESS),
 )
 
 
@@ -195,7 +203,7 @@ class Orchestrator:
             return replace(trajectory, task_reward=reward, durations_s=durations)
         except ConfigError:
             raise
-        except (InferenceError, SandboxError, VerifierError) as error:
+        except (HarnessError, InferenceError, SandboxError, VerifierError) as error:
             kind = next(kind for type_, kind in _KINDS if isinstance(error, type_))
             return self._failure(task, rollout, kind, error)
         except Exception as error:
@@ -243,6 +251,7 @@ class Orchestrator:
             seed_parts=(self._seed, plan.purpose, plan.version, task.id, rollout),
             context_tokens=self._context_tokens,
             skills=plan.skills,
+            is_training=plan.purpose == "train",
         )
         started = time.perf_counter()
         await environment.start()
@@ -267,6 +276,7 @@ class Orchestrator:
             skills=plan.skills,
             instruction=task.instruction,
             durations_s={"start": ready - started, "agent": time.perf_counter() - ready},
+            harness=policy.report,
         )
 
 

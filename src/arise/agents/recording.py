@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from arise.agents.rendering import ChatRenderer
 from arise.errors import ConfigError, InferenceError
 from arise.inference.base import Completion, GenerationRequest, SamplingParams
-from arise.types import FinishReason, InjectedSkill, Turn
+from arise.types import FinishReason, HarnessReport, InjectedSkill, Turn
 
 
 def request_seed(*parts: int | str) -> int:
@@ -45,6 +47,19 @@ class PolicySession:
         seed_parts: Everything but the turn that a request's seed depends on.
         context_tokens: Most tokens of prompt and replies together.
         skills: Skills in the system prompt of this episode.
+        is_training: Whether the sampling is fixed: in evaluation an agent program may ask for
+            its own.
+
+    Attributes:
+        turns: Model calls so far; those of one token row stand together.
+        renderer: As given.
+        context_tokens: As given.
+        row_reasons: How often a row was begun after the first one, by reason.
+        num_tool_calls: Tool calls that the policy tried; counted by the harness.
+        num_tool_errors: Those that could not be run; counted by the harness.
+        num_refused_calls: Model calls refused because a budget was used up.
+        exit_code: Exit code of an external agent program.
+        log: What that program printed.
     """
 
     def __init__(
@@ -57,35 +72,136 @@ class PolicySession:
         seed_parts: tuple[int | str, ...],
         context_tokens: int,
         skills: tuple[InjectedSkill, ...] = (),
+        is_training: bool = True,
     ) -> None:
         self.skills = skills
         self.turns: list[Turn] = []
+        self.renderer = renderer
+        self.context_tokens = context_tokens
+        self.is_training = is_training
+        self.row_reasons: Counter[str] = Counter()
+        self.num_tool_calls = 0
+        self.num_tool_errors = 0
+        self.num_refused_calls = 0
+        self.exit_code: int | None = None
+        self.log = ""
         self._session = session
-        self._renderer = renderer
         self._generate = generate
         self._sampling = sampling
         self._seed_parts = seed_parts
-        self._context_tokens = context_tokens
+        self._num_calls = 0
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
         self._history: list[int] = []
         self._added: tuple[int, ...] = ()
         self._starts_row = True
 
-    def begin(self, messages: Sequence[Mapping[str, str]]) -> None:
+    @property
+    def room(self) -> int:
+        """Tokens that still fit into the context."""
+        return self.context_tokens - len(self._history)
+
+    @property
+    def report(self) -> HarnessReport:
+        """What was counted so far."""
+        return HarnessReport(
+            num_tool_calls=self.num_tool_calls,
+            num_tool_errors=self.num_tool_errors,
+            row_reasons=dict(self.row_reasons),
+            num_refused_calls=self.num_refused_calls,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            exit_code=self.exit_code,
+            log=self.log,
+        )
+
+    def begin(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        reason: str = "step",
+    ) -> None:
         """Start a conversation with system and user messages; a further one starts a new row.
+
+        Args:
+            messages: The conversation up to the first reply.
+            tools: Definitions that the chat template writes into the prompt.
+            reason: Why a further conversation begins.
 
         Raises:
             ConfigError: With skills in it, the prompt leaves no room for a reply: skills are never
                 cut.
         """
-        self._added = self._renderer.start(messages)
+        if self.turns:
+            self.row_reasons[reason] += 1
+        self._added = self.renderer.start(messages, tools=tools)
         self._starts_row = True
         self._history = list(self._added)
-        if self.skills and len(self._added) >= self._context_tokens:
+        self.require_room_for_skills(self._added)
+
+    def require_room_for_skills(self, prompt_token_ids: Sequence[int]) -> None:
+        """Refuse a first prompt whose skills leave no room for a reply.
+
+        Raises:
+            ConfigError: It does; skills are never cut.
+        """
+        if self.skills and len(prompt_token_ids) >= self.context_tokens:
             raise ConfigError(
-                f"rollout.context_tokens = {self._context_tokens} leaves no room for a reply: the "
-                f"first prompt, with {len(self.skills)} active skills, has {len(self._added)} "
-                "tokens; raise rollout.context_tokens or lower rubrics.max_pairs"
+                f"rollout.context_tokens = {self.context_tokens} leaves no room for a reply: the "
+                f"first prompt, with {len(self.skills)} active skills, has "
+                f"{len(prompt_token_ids)} tokens; raise rollout.context_tokens or lower "
+                "rubrics.max_pairs"
             )
+
+    def snapshot(self) -> tuple[int, ...]:
+        """The token history, to `return_to` later."""
+        return tuple(self._history)
+
+    def return_to(self, snapshot: tuple[int, ...], observation: str, *, reason: str) -> None:
+        """Go on from an earlier history in a new row, with `observation` appended."""
+        self.row_reasons[reason] += 1
+        last = snapshot[-1] if snapshot else None
+        self._added = (*snapshot, *self.renderer.extend(observation, last_token_id=last))
+        self._history = list(self._added)
+        self._starts_row = True
+
+    async def complete(
+        self,
+        prompt_token_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: SamplingParams | None = None,
+    ) -> Completion:
+        """One checked model call, recorded by the caller.
+
+        Args:
+            prompt_token_ids: int[P], the whole prompt.
+            max_tokens: Most tokens to generate, at least 1.
+            sampling: Instead of the base parameters, in evaluation.
+
+        Raises:
+            InferenceError: The engine failed or its answer does not align.
+        """
+        number, self._num_calls = self._num_calls, self._num_calls + 1
+        params = replace(
+            sampling or self._sampling,
+            max_tokens=max_tokens,
+            stop_token_ids=self.renderer.stop_token_ids,
+            seed=request_seed(*self._seed_parts, number),
+        )
+        completion = await self._generate(
+            GenerationRequest(
+                session=self._session, prompt_token_ids=tuple(prompt_token_ids), sampling=params
+            )
+        )
+        if not completion.token_ids or len(completion.token_ids) > max_tokens:
+            raise InferenceError(
+                f"asked for 1 to {max_tokens} tokens, got {len(completion.token_ids)}"
+            )
+        self._prompt_tokens += len(prompt_token_ids)
+        self._completion_tokens += len(completion.token_ids)
+        return completion
 
     async def reply(self, *, max_tokens: int) -> Reply:
         """Generate the next reply and record it as a turn.
@@ -100,33 +216,17 @@ class PolicySession:
         Raises:
             InferenceError: The engine failed or its answer does not align.
         """
-        room = self._context_tokens - len(self._history)
+        room = self.room
         if room <= 0:
             return Reply(text="", limit=FinishReason.CONTEXT_LIMIT)
-        sampling = replace(
-            self._sampling,
-            max_tokens=min(max_tokens, room),
-            stop_token_ids=self._renderer.stop_token_ids,
-            seed=request_seed(*self._seed_parts, len(self.turns)),
-        )
-        completion = await self._generate(
-            GenerationRequest(
-                session=self._session,
-                prompt_token_ids=tuple(self._history),
-                sampling=sampling,
-            )
-        )
-        if not completion.token_ids or len(completion.token_ids) > sampling.max_tokens:
-            raise InferenceError(
-                f"asked for 1 to {sampling.max_tokens} tokens, got {len(completion.token_ids)}"
-            )
+        completion = await self.complete(self._history, max_tokens=min(max_tokens, room))
         self._history += completion.token_ids
         turn = Turn(
             prompt_token_ids=self._added,
             token_ids=completion.token_ids,
             logprobs=completion.logprobs,
             policy_versions=completion.policy_versions,
-            text=self._renderer.decode(completion.token_ids),
+            text=self.renderer.decode(completion.token_ids),
             finish_reason=completion.finish_reason,
             starts_row=self._starts_row,
         )
@@ -142,9 +242,17 @@ class PolicySession:
         """Record the command of the last reply before it runs: it may outlive the episode."""
         self.turns[-1] = replace(self.turns[-1], action=action)
 
-    def observe(self, observation: str, *, exit_code: int | None = None) -> None:
-        """Record what the environment answered to the last reply and append it to the history."""
+    def observe(
+        self, observation: str | Sequence[str], *, exit_code: int | None = None
+    ) -> None:
+        """Record what the environment answered to the last reply and append it to the history.
+
+        Args:
+            observation: One observation, or the results of several tool calls in their order.
+            exit_code: Of the command, if there was one.
+        """
         last = self.turns[-1]
-        self.turns[-1] = replace(last, observation=observation, exit_code=exit_code)
-        self._added = self._renderer.extend(observation, last_token_id=last.token_ids[-1])
+        shown = observation if isinstance(observation, str) else "\n".join(observation)
+        self.turns[-1] = replace(last, observation=shown, exit_code=exit_code)
+        self._added = self.renderer.extend(observation, last_token_id=last.token_ids[-1])
         self._history += self._added
