@@ -65,6 +65,32 @@ def test_values_and_gradients_equal_the_plain_computation(dtype, tolerance, bias
         torch.testing.assert_close(grad, expected_grad, rtol=10 * tolerance, atol=10 * tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab", [1024, 1025, 3000])
+def test_a_vocabulary_of_several_tiles_equals_the_plain_computation(vocab, dtype):
+    hidden, weight, head_bias, targets, upstream = problem(torch.float64, vocab=vocab)
+    # Ends of tiles; and largest logits that rise, then fall, from tile to tile.
+    targets[:4] = torch.tensor([0, 1023, vocab - 1, vocab // 2])
+    steps = torch.tensor([0.0, 30.0, 10.0], dtype=torch.float64).repeat_interleave(1024)[:vocab]
+    leaves = [hidden, weight * 0.3, head_bias + steps]
+    narrow = [leaf.detach().to(dtype).requires_grad_() for leaf in leaves]
+    exact = [leaf.detach().double().requires_grad_() for leaf in narrow]
+    expected, entropy = plain(exact[0], exact[1], targets, temperature=0.7, bias=exact[2])
+    expected_grads = torch.autograd.grad((expected * upstream).sum(), exact)
+    result, result_entropy = token_logprobs(
+        narrow[0], narrow[1], targets, temperature=0.7, head_bias=narrow[2], chunk_tokens=9
+    )
+    grads = torch.autograd.grad((result * upstream.to(result.dtype)).sum(), narrow)
+    tolerance = 1e-11 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(result_entropy.double(), entropy, rtol=tolerance, atol=tolerance)
+    if dtype == torch.bfloat16:
+        tolerance = 4e-3  # gradients are rounded to bfloat16 once, after they were summed up
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        assert grad.dtype == dtype
+        torch.testing.assert_close(grad.double(), expected_grad, rtol=tolerance, atol=tolerance)
+
+
 def test_gradcheck():
     hidden, weight, head_bias, targets, _ = problem(torch.float64, num_tokens=5, size=3, vocab=7)
 
@@ -80,10 +106,15 @@ def test_only_the_gradients_that_are_needed():
     hidden, weight, _, targets, _ = problem(torch.float32)
     logprobs, _ = token_logprobs(hidden, weight.detach(), targets, temperature=1.0, chunk_tokens=4)
     logprobs.sum().backward()
-    assert hidden.grad is not None
+    assert weight.grad is None
+    expected, _ = plain(hidden, weight, targets, temperature=1.0)
+    expected_grads = torch.autograd.grad(expected.sum(), (hidden, weight))
+    torch.testing.assert_close(hidden.grad, expected_grads[0], rtol=1e-5, atol=1e-5)
+    hidden.grad = None
     logprobs, _ = token_logprobs(hidden.detach(), weight, targets, temperature=1.0, chunk_tokens=4)
     logprobs.sum().backward()
-    assert weight.grad is not None
+    assert hidden.grad is None
+    torch.testing.assert_close(weight.grad, expected_grads[1], rtol=1e-5, atol=1e-5)
 
 
 def test_half_precision_inputs_are_summed_in_float32():
