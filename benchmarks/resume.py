@@ -1,11 +1,11 @@
 """Whether a run that is killed at random moments ends as one that never was.
 
-Run: `python benchmarks/resume.py` (20 moments, about half an hour on two cores), or fewer with
-`--moments 3`. Each moment: start the run anew, `kill -9` its whole process group after a random
-time, go on with `ckpt_path=last`, kill again after another random time, go on to the end. What the
-run leaves (trajectories, pool, held-out results, TensorBoard points, weights, optimizer, curriculum
-with its generators) is compared with an unbroken run, durations apart. Prints the share of equal
-ones and exits with 1 unless all are.
+Run: `python benchmarks/resume.py` (20 moments, ten minutes on two cores), or fewer with
+`--moments 4`. A run of 12 iterations is started, its whole process group gets `kill -9` after a
+random time, it goes on with `ckpt_path=last`, is killed again after another random time, and goes
+on to the end; then the next run. What each leaves (trajectories, pool, held-out results,
+TensorBoard points, weights, optimizer, curriculum with its generators) is compared with an unbroken
+run, durations apart. Prints where the deaths were and exits with 1 unless all runs are equal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -23,52 +22,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from arise.runs.folder import complete_checkpoints
-from arise.runs.records import read_records
-from arise.tasks.shellworld.corpus import write_corpus
+from arise.runs.catalogue import recorded_steps
+from arise.runs.folder import checkpoint_step, complete_checkpoints
+from remains import WHOLE_METHOD, remains
+from runs import start_training, stub_endpoints
+from stub_judge import StubJudge, varied_answer
 
-ROOT = Path(__file__).parents[1]
-STEPS = 12
-running: list[subprocess.Popen[bytes]] = []
-SETTINGS = (
-    "experiment=arise",
-    f"trainer.max_steps={STEPS}",
-    "rubrics.update_interval=2",
-    "rollout.tasks_per_step=4",
-    "rollout.rollouts_per_task=4",
-    "datamodule=folder",
-    "evaluation.eval_interval=4",
-    "callbacks.checkpoint.every_steps=2",
-    # A limit on wall-clock time that strikes on a busy machine is no fault of the resume.
-    "harness.command_timeout_s=3600",
-    "rollout.agent_timeout_s=36000",
-    "environment.start_timeout_s=3600",
-)
+DEATHS_PER_RUN = 2
+"""A run of 12 iterations comes in three parts."""
+
+running: list[subprocess.Popen[str]] = []
 
 
-def patient_corpus(folder: Path, split: str, count: int) -> str:
-    """Tasks of the bundled suite without time limits that a busy machine could hit."""
-    corpus = write_corpus(folder=str(folder), split=split, count=count, seed=1, mix="conjunctive")
-    for file in Path(corpus).rglob("task.toml"):
-        text = re.sub(r"timeout_sec = .*", "timeout_sec = 36000.0", file.read_text())
-        file.write_text(text)
-    return str(corpus)
-
-
-def start(output_dir: Path, *overrides: str) -> subprocess.Popen[bytes]:
-    """The run in a process group of its own, silent."""
-    process = subprocess.Popen(
-        [sys.executable, "train.py", *SETTINGS, f"paths.output_dir={output_dir}", *overrides],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=(output_dir / "errors.txt").open("ab"),
-        start_new_session=True,
-    )
+def start(output_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    """A run in a process group of its own."""
+    process = start_training(*overrides, f"paths.output_dir={output_dir}", "quiet=true")
     running.append(process)
     return process
 
@@ -77,23 +47,31 @@ def run_to_end(output_dir: Path, *overrides: str) -> float:
     """Seconds that the run took.
 
     Raises:
-        RuntimeError: It failed; its messages are in `errors.txt`.
+        RuntimeError: It failed.
     """
     started = time.perf_counter()
-    if start(output_dir, *overrides).wait() != 0:
-        raise RuntimeError((output_dir / "errors.txt").read_text(errors="replace")[-2000:])
+    process = start(output_dir, *overrides)
+    output, _ = process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError(output[-2000:])
     return time.perf_counter() - started
 
 
-def kill_after(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """Kill the process group then; says where the run was."""
+def dies_after(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Kill the process group then; `False` if the run had ended.
+
+    Raises:
+        RuntimeError: It had failed.
+    """
     try:
-        process.wait(timeout=seconds)
-        return "had ended"
+        output, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return f"killed after {seconds:.1f} s"
+        process.communicate()
+        return True
+    if process.returncode != 0:
+        raise RuntimeError(output[-2000:])
+    return False
 
 
 def newest_run(output_dir: Path) -> Path | None:
@@ -106,56 +84,73 @@ def goes_on(output_dir: Path) -> tuple[str, ...]:
     return ("ckpt_path=last",) if run and complete_checkpoints(run) else ()
 
 
-def interrupted(output_dir: Path, rng: random.Random, duration_s: float, *overrides: str) -> str:
-    """A run with two deaths at random moments; where they were."""
-    first = kill_after(start(output_dir, *overrides), rng.uniform(0.0, duration_s))
-    arguments = (*overrides, *goes_on(output_dir))
-    second = kill_after(start(output_dir, *arguments), rng.uniform(0.0, duration_s))
+def interrupted(
+    output_dir: Path, rng: random.Random, duration_s: float, num_moments: int, *overrides: str
+) -> list[str]:
+    """A run that is killed at most `num_moments` times; says where each death was."""
+    deaths: list[str] = []
+    while len(deaths) < num_moments:
+        process = start(output_dir, *overrides, *goes_on(output_dir))
+        seconds = rng.uniform(0.0, duration_s)
+        if not dies_after(process, seconds):
+            return deaths
+        run = newest_run(output_dir)
+        deaths.append(f"{seconds:.1f} s ({state_of(run) if run else 'no folder yet'})")
     run_to_end(output_dir, *overrides, *goes_on(output_dir))
-    return f"{first}, then {second}"
+    return deaths
 
 
-def tensors_of(checkpoint: Path, scratch: Path) -> dict[str, torch.Tensor]:
-    """Weights and optimizer moments by flat name."""
-    file = scratch / "full.pt"
-    dcp_to_torch_save(checkpoint, file)
-    flat: dict[str, torch.Tensor] = {}
-
-    def walk(prefix: str, node: Any) -> None:
-        if isinstance(node, dict):
-            for key, value in node.items():
-                walk(f"{prefix}/{key}", value)
-        elif isinstance(node, torch.Tensor):
-            flat[prefix] = node
-
-    walk("", torch.load(file, weights_only=False))
-    return flat
+def state_of(run: Path) -> str:
+    """How far the disk knows a run."""
+    checkpoints = complete_checkpoints(run)
+    saving = any((run / "checkpoints").glob(".saving_*"))
+    return (
+        f"{max(recorded_steps(run), default=0)} steps recorded, "
+        f"checkpoint {checkpoint_step(checkpoints[-1]) if checkpoints else 'none'}"
+        f"{', in the middle of a save' if saving else ''}"
+    )
 
 
-def remains(run: Path, scratch: Path) -> dict[str, Any]:
-    """All that a run leaves, comparable: durations and memory left out."""
-    events = EventAccumulator(str(run / "tensorboard"))
-    events.Reload()
-    meta = torch.load(complete_checkpoints(run)[-1] / "meta.pt", weights_only=True)
-    return {
-        "trajectories": [
-            {key: value for key, value in record.items() if key != "durations_s"}
-            for path in sorted((run / "trajectories").glob("*.gz"))
-            for record in read_records(path)
-        ],
-        "pool": (run / "pool.jsonl").read_text(),
-        "held-out": (run / "evaluations.jsonl").read_text(),
-        "points": {
-            tag: [(point.step, point.value) for point in events.Scalars(tag)]
-            for tag in events.Tags()["scalars"]
-            if not tag.endswith("_s") and not tag.startswith("system/")
-        },
-        "curriculum": meta["TaskDataModule"],
-        "weights": {
-            name: tensor.numpy().tobytes()
-            for name, tensor in tensors_of(complete_checkpoints(run)[-1], scratch).items()
-        },
-    }
+def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """Where the first record differs, and in what: a command's output, or what was generated."""
+    for name, slots in expected.items():
+        for one, two in zip(slots, found.get(name, []), strict=False):
+            keys = sorted(key for key in one.keys() | two.keys() if one.get(key) != two.get(key))
+            if not keys:
+                continue
+            place = f"{name}, {one['task_id']}/{one['rollout']}"
+            for turn, other in zip(one.get("turns", ()), two.get("turns", ()), strict=False):
+                names = sorted(key for key in turn if turn[key] != other[key])
+                if names:
+                    shown = ", ".join(f"{n}: {turn[n]!r:.200} -> {other[n]!r:.200}" for n in names)
+                    return f"   first at {place}, action {turn['action']!r}: {shown}"
+            return f"   first at {place}: {', '.join(keys)}"
+    return f"   {len(expected)} files, then {len(found)}"
+
+
+def compare(folder: Path, rng: random.Random, num_moments: int, *overrides: str) -> list[bool]:
+    """Kill runs until they died `num_moments` times in all; whether each ended as the unbroken."""
+    duration_s = run_to_end(folder / "straight", *overrides)
+    straight = newest_run(folder / "straight")
+    assert straight is not None
+    expected = remains(straight, folder)
+    print(f"unbroken run: {duration_s:.0f} s", flush=True)
+    is_equal: list[bool] = []
+    num_left = num_moments
+    while num_left:
+        own = folder / str(len(is_equal) + 1)
+        deaths = interrupted(own, rng, duration_s, min(num_left, DEATHS_PER_RUN), *overrides)
+        num_left -= len(deaths)
+        run = newest_run(own)
+        assert run is not None
+        found = remains(run, folder)
+        different = [part for part in expected if found.get(part) != expected[part]]
+        is_equal.append(not different)
+        verdict = f"DIFFERENT: {', '.join(different)}" if different else "equal, bit for bit"
+        print(f"{own.name}. killed after {'; '.join(deaths) or 'the end'}: {verdict}", flush=True)
+        if "trajectories" in different:
+            print(first_difference(expected["trajectories"], found["trajectories"]), flush=True)
+    return is_equal
 
 
 def kill_leftovers() -> None:
@@ -165,18 +160,6 @@ def kill_leftovers() -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def first_difference(expected: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
-    """Where the first record differs, and in what."""
-    for one, two in zip(expected, found, strict=False):
-        keys = [key for key in one.keys() | two.keys() if one.get(key) != two.get(key)]
-        if keys:
-            key = min(keys)
-            place = f"iteration {one['iteration']}, {one['task_id']}/{one['rollout']}"
-            values = f"{str(one.get(key))[:300]} -> {str(two.get(key))[:300]}"
-            return f"   first at {place}: {', '.join(sorted(keys))}; {key}: {values}"
-    return f"   {len(expected)} records, then {len(found)}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moments", type=int, default=20)
@@ -184,32 +167,12 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="further settings, as of train.py")
     options = parser.parse_args()
     rng = random.Random(options.seed)
-    num_equal = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        overrides = (
-            f"datamodule.corpus={patient_corpus(folder, 'train', 24)}",
-            f"evaluation.corpus={patient_corpus(folder, 'heldout', 4)}",
-            *options.overrides,
-        )
-        straight = folder / "straight"
-        straight.mkdir()
-        duration_s = run_to_end(straight, *overrides)
-        expected = remains(newest_run(straight) or straight, folder)
-        print(f"unbroken run: {duration_s:.0f} s", flush=True)
-        for number in range(1, options.moments + 1):
-            output_dir = folder / f"run{number}"
-            output_dir.mkdir()
-            told = interrupted(output_dir, rng, duration_s, *overrides)
-            found = remains(newest_run(output_dir) or output_dir, folder)
-            different = [part for part in expected if found[part] != expected[part]]
-            num_equal += not different
-            verdict = f"DIFFERENT: {', '.join(different)}" if different else "equal, bit for bit"
-            print(f"{number}. {told}: {verdict}", flush=True)
-            if "trajectories" in different:
-                print(first_difference(expected["trajectories"], found["trajectories"]))
-    print(json.dumps({"moments": options.moments, "equal": num_equal}))
-    return 0 if num_equal == options.moments else 1
+    with tempfile.TemporaryDirectory() as name, StubJudge(varied_answer) as stub:
+        overrides = (*WHOLE_METHOD, *stub_endpoints(stub.base_url), *options.overrides)
+        is_equal = compare(Path(name), rng, options.moments, *overrides)
+    result = {"moments": options.moments, "runs": len(is_equal), "equal": sum(is_equal)}
+    print(json.dumps(result))
+    return 0 if all(is_equal) else 1
 
 
 if __name__ == "__main__":

@@ -13,21 +13,17 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from arise.runs.folder import checkpoint_step, complete_checkpoints
 from arise.runs.pool_story import chosen_tasks, pool_story
 from arise.runs.records import record_step
+from remains import WHOLE_METHOD, remains
 from runs import (
-    TASKS,
-    checkpoint_tensors,
     freeze_when,
     only_run,
-    scalars,
     start_training,
     stub_endpoints,
     trajectories,
@@ -36,25 +32,6 @@ from runs import (
 from stub_judge import StubJudge, varied_answer
 
 pytestmark = pytest.mark.slow
-ARISE = (
-    "experiment=arise",
-    "debug=tiny",
-    "datamodule=folder",
-    f"datamodule.corpus={TASKS}",
-    f"evaluation.corpus={TASKS}",
-    "evaluation.eval_interval=4",
-    "rubrics.update_interval=2",
-    "callbacks.checkpoint.every_steps=2",
-    "callbacks.checkpoint.keep_last=2",
-    "callbacks.checkpoint.keep_every=4",
-    "trainer.max_steps=12",
-    # A limit on wall-clock time that strikes on a busy machine would be a real difference.
-    "harness.command_timeout_s=3600",
-    "rollout.agent_timeout_s=36000",
-    "environment.start_timeout_s=3600",
-    "judge.timeout_s=600",
-    "reflection.timeout_s=600",
-)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +43,7 @@ def endpoints() -> Iterator[tuple[str, ...]]:
 @pytest.fixture(scope="module")
 def straight(endpoints: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     output_dir = tmp_path_factory.mktemp("straight")
-    finish(start_training(*ARISE, *endpoints, f"paths.output_dir={output_dir}"))
+    finish(start_training(*WHOLE_METHOD, *endpoints, f"paths.output_dir={output_dir}"))
     return only_run(output_dir, "arise")
 
 
@@ -103,7 +80,7 @@ def saving(run: Path, step: int) -> bool:
 def test_K02_K10_G01_killed_three_times_equals_an_unbroken_run(
     straight: Path, endpoints: tuple[str, ...], tmp_path: Path
 ) -> None:
-    arguments = (*ARISE, *endpoints, f"paths.output_dir={tmp_path}")
+    arguments = (*WHOLE_METHOD, *endpoints, f"paths.output_dir={tmp_path}")
     rng = random.Random(8)
 
     # In the middle of rollouts.
@@ -140,44 +117,20 @@ def test_K02_K10_G01_killed_three_times_equals_an_unbroken_run(
 
 def require_equal(run: Path, other: Path, scratch: Path) -> None:
     """Everything that two runs left is the same, bit for bit, but for durations."""
-    assert trajectories(run) == trajectories(other)
-    for name in ("pool.jsonl", "evaluations.jsonl", "final_model/model.safetensors"):
-        assert (run / name).read_bytes() == (other / name).read_bytes(), name
+    found, expected = remains(run, scratch), remains(other, scratch)
+    assert found.keys() == expected.keys()
+    for part, content in expected.items():
+        assert found[part] == content, part
+    assert found["checkpoints"] == ["step_000004", "step_000008", "step_000010", "step_000012"]
+    assert len(found["tensors of step_000012"]) > 40, "weights and both moments"
 
-    points = scalars(run)
-    assert points == scalars(other)
+    points = found["points"]
     for tag in ("reward/pass_rate", "rubric/mean_reward", "pool/size", "loss/lr", "loss/policy"):
         steps = [step for step, _ in points[tag]]
         assert steps == sorted(set(steps)), f"{tag}: each step once"
     assert [step for step, _ in points["loss/policy"]] == list(range(1, 13))
     assert [step for step, _ in points["evaluation/pass_rate"]] == [0, 4, 8, 12]
-
-    checkpoints = [path.name for path in complete_checkpoints(run)]
-    assert checkpoints == [path.name for path in complete_checkpoints(other)]
-    assert checkpoints == ["step_000004", "step_000008", "step_000010", "step_000012"]
-    for name in checkpoints:
-        compare_checkpoints(run / "checkpoints" / name, other / "checkpoints" / name, scratch)
     assert not list((run / "checkpoints").glob(".*")), "what a death left is cleaned up"
-
-
-def compare_checkpoints(one: Path, two: Path, scratch: Path) -> None:
-    tensors, others = checkpoint_tensors(one, scratch), checkpoint_tensors(two, scratch)
-    assert tensors.keys() == others.keys()
-    assert len(tensors) > 40  # weights and both moments
-    for name, tensor in others.items():
-        assert torch.equal(tensors[name], tensor), name
-    assert curriculum_state(one) == curriculum_state(two)
-
-
-def load_meta(checkpoint: Path) -> dict[str, Any]:
-    return torch.load(checkpoint / "meta.pt", weights_only=True)
-
-
-def curriculum_state(checkpoint: Path) -> dict[str, Any]:
-    """Pool, windows, B_k, evidence, coverage, generators; schedules and held-out results too."""
-    meta = load_meta(checkpoint)
-    kept = ("TaskDataModule", "global_step", "lr_schedulers", "callbacks")
-    return {key: meta[key] for key in kept}
 
 
 def test_the_compared_run_has_everything_in_it(straight: Path, tmp_path: Path) -> None:
@@ -185,16 +138,15 @@ def test_the_compared_run_has_everything_in_it(straight: Path, tmp_path: Path) -
     story = (straight / "pool.jsonl").read_text()
     for kind in ("created", "activated", "refined", "retired"):
         assert f'"type": "{kind}"' in story, kind
-    state = curriculum_state(straight / "checkpoints" / "step_000010")["TaskDataModule"]
+    left = remains(straight, tmp_path)
+    state = left["state of step_000010"]["TaskDataModule"]
     sampler = state["curriculum"]["sampler"]
     assert sum(map(len, sampler["evidence"]["accumulators"].values())) > 5
     assert any(sampler["coverage"]["tasks_of"].values())
     assert state["curriculum"]["buffer"]["records"] == []
     reasons = {slot["sampled_by"] for slots in trajectories(straight).values() for slot in slots}
     assert reasons >= {"discovery", "adaptive"}
-    early = checkpoint_tensors(straight / "checkpoints" / "step_000004", tmp_path)
-    late = checkpoint_tensors(straight / "checkpoints" / "step_000012", tmp_path)
-    assert any(not torch.equal(early[name], late[name]) for name in late)
+    assert left["tensors of step_000004"] != left["tensors of step_000012"]
 
 
 def test_the_recorded_verdicts_are_those_that_decided(straight: Path) -> None:
@@ -221,7 +173,8 @@ def applicable(counts: dict[str, int]) -> int:
 def test_interrupt_leaves_a_checkpoint_and_nothing_else(
     straight: Path, endpoints: tuple[str, ...], tmp_path: Path
 ) -> None:
-    arguments = (*ARISE, *endpoints, f"paths.output_dir={tmp_path}", "trainer.max_steps=4")
+    folder = f"paths.output_dir={tmp_path}"
+    arguments = (*WHOLE_METHOD, *endpoints, folder, "trainer.max_steps=4")
     process = start_training(*arguments, "callbacks.checkpoint.every_steps=99")
     wait_for_line(process, "step 1/4", timeout_s=600)
     children = psutil.Process(process.pid).children(recursive=True)
