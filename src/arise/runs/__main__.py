@@ -14,11 +14,13 @@ from omegaconf import OmegaConf
 from rich.console import Group, RenderableType
 
 from arise.errors import ConfigError
+from arise.rubrics.events import replay
 from arise.runs import rendering
 from arise.runs.catalogue import find_runs, read_config, read_results, resolve_run, summarize
 from arise.runs.evidence import read_step
 from arise.runs.folder import RunFolder, complete_checkpoints
 from arise.runs.manifest import read_manifest
+from arise.runs.pool_page import PoolOverview, pair_page
 from arise.runs.pool_story import chosen_tasks, pool_story, read_pool
 from arise.runs.reasons import why_task
 from arise.runs.story import event_counts
@@ -82,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
             own.add_argument("rollout", type=int, help="rollout of the group, from 0")
         if name == "pool":
             own.add_argument("--step", type=int, help="the pool and the tasks of this step (last)")
-            own.add_argument("--pair", type=int, help="only the pair with this id")
+            own.add_argument(
+                "--pair", type=int, help="only this pair, with every update, task and record"
+            )
     return parser
 
 
@@ -100,12 +104,22 @@ def _show(options: argparse.Namespace) -> tuple[Any, RenderableType]:
     for path in complete_checkpoints(run):
         label = read_manifest(path)
         checkpoints.append({key: label[key] for key in ("step", "num_processes", "format")})
+    events = read_pool(run) if RunFolder(path=run).pool_log.is_file() else []
     page = {
         "run": summarize(run).to_dict(),
         "settings": {key: OmegaConf.select(config, key) for key in _SETTINGS},
         "checkpoints": checkpoints,
         "held_out": read_results(run),
-        "pool": event_counts(read_pool(run)) if RunFolder(path=run).pool_log.is_file() else {},
+        "pool": event_counts(events),
+        "pairs": [
+            {
+                "pair_id": pair.id,
+                "title": pair.title,
+                "capability": pair.capability.value,
+                "state": pair.skill.state.value,
+            }
+            for pair in replay(events, where="pool.jsonl").values()
+        ],
     }
     return page, rendering.run_page(page)
 
@@ -137,7 +151,12 @@ def _pool(options: argparse.Namespace) -> tuple[Any, RenderableType]:
     pairs = pool_story(run, until_step=options.step, pair_id=options.pair)
     step = options.step if options.step is not None else summarize(run).steps
     tasks = chosen_tasks(run, step)
-    page = Group(*(rendering.pair_page(pair) for pair in pairs), rendering.tasks_table(step, tasks))
+    in_full = options.pair is not None
+    page = Group(
+        PoolOverview(pairs),
+        *(pair_page(pair, in_full=in_full) for pair in pairs),
+        rendering.tasks_table(step, tasks),
+    )
     return {"pairs": pairs, "step": step, "tasks": tasks}, page
 
 

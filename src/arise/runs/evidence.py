@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from arise.runs.records import read_records, trajectory_file
 
 MAX_REASONS = 3
 """Judge's reasons quoted for one decision."""
+
+_SPEAKS_FOR = {"activated": "fail", "refined": "fail", "hidden": "pass", "retired": "pass"}
 
 
 def read_step(run: Path, step: int) -> list[dict[str, Any]]:
@@ -52,8 +54,10 @@ class Evidence:
 
         Returns:
             For `created`: `issues` and `contrasts`, the cited records with their diagnostics. For
-            others: `tasks`, verdict counts by task, and `reasons`, what the judge said of the
-            verdicts that speak for the decision. Empty where nothing is recorded.
+            others: `tasks` and `tags`, verdict counts by task and by task type (a task counts for
+            each of its types), and `reasons`, what the judge said of verdicts with the `outcome`
+            that speaks for the decision, one a task; for `refined` of rollouts that were shown the
+            old text. Empty where nothing is recorded.
         """
         if event["type"] == "created":
             return {
@@ -62,26 +66,31 @@ class Evidence:
             }
         if event["type"] == "imported":
             return {}
-        speaks_for = {"activated": "fail", "refined": "fail", "hidden": "pass", "retired": "pass"}
-        return self._window(event["pair_id"], event["step"], speaks_for.get(event["type"]))
+        return self._window(event)
 
-    def _window(self, pair_id: int, step: int, wanted: str | None) -> dict[str, Any]:
-        tasks: dict[str, Counter[str]] = {}
-        reasons: list[dict[str, Any]] = []
+    def _window(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = _SPEAKS_FOR.get(event["type"])
+        tasks: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        tags: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        reasons: dict[str, dict[str, Any]] = {}
+        step = event["step"]
         for number in range(max(1, step - self._update_interval + 1), step + 1):
             for slot in self._read(number):
-                for verdict in slot.get("review", {}).get("verdicts", ()):
-                    if verdict["pair_id"] != pair_id:
-                        continue
-                    tasks.setdefault(slot["task_id"], Counter())[verdict["outcome"]] += 1
-                    if verdict["outcome"] == wanted and len(reasons) < MAX_REASONS:
-                        place = {"step": number, "task_id": slot["task_id"]}
-                        place["rollout"] = slot["rollout"]
-                        reasons.append({**place, "reason": verdict["reason"]})
+                verdict = _verdict_on(event["pair_id"], slot)
+                if verdict is None:
+                    continue
+                outcome, task = verdict["outcome"], slot["task_id"]
+                tasks[task][outcome] += 1
+                for tag in slot["tags"]:
+                    tags[tag][outcome] += 1
+                if outcome == wanted and len(reasons) < MAX_REASONS and _was_shown(event, slot):
+                    place = {"step": number, "task_id": task, "rollout": slot["rollout"]}
+                    reasons.setdefault(task, {**place, "reason": verdict["reason"]})
         return {
             "tasks": {task: dict(counts) for task, counts in sorted(tasks.items())},
+            "tags": {tag: dict(counts) for tag, counts in sorted(tags.items())},
             "outcome": wanted,
-            "reasons": reasons,
+            "reasons": list(reasons.values()),
         }
 
     def _cited(self, reference: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,3 +121,16 @@ class Evidence:
                 for slot in read_step(self._run, step)
             ]
         return self._slots[step]
+
+
+def _verdict_on(pair_id: int, slot: Mapping[str, Any]) -> dict[str, Any] | None:
+    verdicts = slot.get("review", {}).get("verdicts", ())
+    return next((verdict for verdict in verdicts if verdict["pair_id"] == pair_id), None)
+
+
+def _was_shown(event: Mapping[str, Any], slot: Mapping[str, Any]) -> bool:
+    """Whether a rollout may be quoted: a refinement rests on those that had the old text."""
+    if event["type"] != "refined":
+        return True
+    old = (event["pair_id"], event["revision"] - 1)
+    return any((skill["pair_id"], skill["revision"]) == old for skill in slot["skills"])

@@ -60,8 +60,14 @@ def why_task(slot: Mapping[str, Any]) -> str:
         )
     if reason not in ("discovery", "fallback"):
         return reason
-    tried = f"tried {numbers['num_attempts']:.0f} times before"
+    tried = _tried(int(numbers["num_attempts"]))
     if reason == "discovery":
         rho = numbers["discovery_probability"]
         return f"discovery (ρ = {rho:.2f}): some rubric has no verdict on it yet; {tried}"
     return f"fallback: no task type with evidence had room left; {tried}"
+
+
+def _tried(count: int) -> str:
+    if count == 0:
+        return "never tried before"
+    return "tried once before" if count == 1 else f"tried {count} times before"

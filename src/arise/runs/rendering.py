@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-_CONTROLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"}
-_CONTROLS |= {0x7F: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
-
-
-def visible(text: object) -> Text:
-    """Text of a policy or a program, which must not steer the reader's terminal."""
-    return Text(str(text).translate(_CONTROLS))
+from arise.runs.text import visible
 
 
 def runs_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -54,65 +49,25 @@ def run_page(page: Mapping[str, Any]) -> RenderableType:
         )
     if page["pool"]:
         table.add_row("pairs", ", ".join(f"{n} {kind}" for kind, n in page["pool"].items()))
+    for pair in page["pairs"]:
+        state = "skill on" if pair["state"] == "active" else "skill hidden"
+        name = f"R{pair['pair_id']} {pair['title']} ({pair['capability']}, {state})"
+        table.add_row("in the pool", visible(name))
     return table
 
 
 def tasks_table(step: int, tasks: Iterable[Mapping[str, Any]]) -> RenderableType:
     """The batch of a step, and why."""
-    table = Table("task", "why", "rewards", title=f"tasks of step {step}", title_justify="left")
-    for column in table.columns:
-        column.overflow = "fold"
+    table = _table(f"tasks of step {step}, in the order of the draw", "task", "why", "rewards")
     for task in tasks:
         rewards = " ".join("-" if r is None else f"{r:g}" for r in task["rewards"])
         table.add_row(visible(task["task_id"]), visible(task["why"]), rewards)
     return table
 
 
-def pair_page(pair: Mapping[str, Any]) -> RenderableType:
-    """One pair: rubric, skill, and every decision with its reason and evidence."""
-    rubric = pair["rubric"]
-    parts: list[RenderableType] = [
-        Text.assemble("applies: ", visible(rubric["applicability"])),
-        Text.assemble("fail: ", visible(rubric["fail_condition"])),
-        Text.assemble("pass: ", visible(rubric["pass_condition"])),
-        Text.assemble(("skill: ", "bold"), visible(pair["skill"])),
-    ]
-    for event in pair["events"]:
-        head = Text(f"step {event['step']}: {event['type']}", style="bold")
-        parts.append(Text.assemble(head, "  ", visible(event["why"])))
-        parts += [Padding(line, (0, 0, 0, 4)) for line in _evidence_lines(event["evidence"])]
-    title = Text.assemble(f"R{pair['pair_id']} ", visible(pair["title"]))
-    subtitle = f"{pair['capability']}, {pair['state']}"
-    return Panel(Group(*parts), title=title, subtitle=subtitle, title_align="left")
-
-
-def _evidence_lines(evidence: Mapping[str, Any]) -> list[Text]:
-    lines = []
-    counts = evidence.get("tasks", {})
-    if counts:
-        words = (
-            f"{task} " + "/".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
-            for task, outcomes in counts.items()
-        )
-        lines.append(visible(f"verdicts: {', '.join(words)}"))
-    for reason in evidence.get("reasons", ()):
-        lines.append(visible(f"{evidence['outcome']}, {_place(reason)}: {reason['reason']}"))
-    for side in ("issues", "contrasts"):
-        for record in evidence.get(side, ()):
-            found = "; ".join(
-                f"{entry['kind']}: {entry['behaviour']}" for entry in record["diagnostics"]
-            )
-            lines.append(visible(f"{side[:-1]}, {_place(record)}: {found or 'not recorded'}"))
-    return lines
-
-
-def _place(record: Mapping[str, Any]) -> str:
-    return f"step {record['step']} {record['task_id']}/{record['rollout']}"
-
-
 def trajectory_page(slot: Mapping[str, Any], why: str, titles: Mapping[int, str]) -> RenderableType:
     """One rollout: prompt, turns, outcome, verdicts and advantage."""
-    head = f"{slot['task_id']}/{slot['rollout']}, iteration {slot['iteration']}"
+    head = f"step {slot['iteration'] + 1}, {slot['task_id']}/{slot['rollout']}"
     parts: list[RenderableType] = [visible(f"chosen by {why}")]
     if "failure" in slot:
         parts.append(visible(f"lost ({slot['failure']}): {slot['message']}"))
@@ -141,28 +96,39 @@ def _turn(number: int, turn: Mapping[str, Any]) -> RenderableType:
     parts = [Text.assemble((f"[{number}] ", "bold"), visible(turn["text"]))]
     if turn["action"] is not None and turn["action"] != turn["text"]:
         parts.append(Text.assemble(("    $ ", "bold"), visible(turn["action"])))
-    if turn["exit_code"] is not None:
-        parts.append(Text(f"    exit {turn['exit_code']}"))
+    if turn["exit_code"]:
+        parts.append(Text(f"    exit {turn['exit_code']}", style="red"))
     if turn["observation"]:
-        parts.append(visible(turn["observation"]))
+        parts.append(Padding(visible(turn["observation"]), (0, 0, 0, 4), style="dim"))
     return Group(*parts)
 
 
 def _review(review: Mapping[str, Any], titles: Mapping[int, str]) -> list[RenderableType]:
-    table = Table("pair", "verdict", "reason", title="verdicts", title_justify="left")
-    table.columns[2].overflow = "fold"
+    parts: list[RenderableType] = []
     verdicts = {verdict["pair_id"]: verdict for verdict in review["verdicts"]}
+    table = _table("verdicts", "pair", "verdict", "reason")
     for pair_id in review["judged_pair_ids"]:
         verdict = verdicts.get(pair_id, {"outcome": "invalid", "reason": "the judge gave none"})
         name = f"R{pair_id} {titles.get(pair_id, '')}"
         table.add_row(visible(name), verdict["outcome"], visible(verdict["reason"]))
-    parts: list[RenderableType] = [table] if review["judged_pair_ids"] else []
+    if table.row_count:
+        parts.append(table)
+    table = _table("diagnostics", "kind", "covered by", "behaviour", "signal")
     for entry in review["diagnostics"]:
-        covered = f" (R{entry['covered_by']})" if entry["covered_by"] is not None else ""
-        parts.append(visible(f"{entry['kind']}{covered}: {entry['behaviour']}; {entry['signal']}"))
+        covered = f"R{entry['covered_by']}" if entry["covered_by"] is not None else ""
+        table.add_row(entry["kind"], covered, visible(entry["behaviour"]), visible(entry["signal"]))
+    if table.row_count:
+        parts.append(table)
     if review["error"]:
         parts.append(visible(f"judge: {review['error']}"))
     return parts
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def show(page: RenderableType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from rich.console import Console
 
 from arise.rubrics.pool import Refinement, RubricPool
 from arise.rubrics.proposals import EvidenceRef, PairProposal
 from arise.runs.__main__ import main
 from arise.runs.lock import RunLock
 from arise.runs.manifest import write_manifest
+from arise.runs.pool_page import PoolOverview
+from arise.runs.pool_story import pool_story
 from arise.runs.records import trajectory_file, write_records
 from arise.types import Outcome, Verdict
 
@@ -185,6 +189,7 @@ def test_show(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [result["percent"] for result in page["held_out"]] == [10.0, 45.6]
     counts = {"created": 1, "activated": 1, "refined": 1, "hidden": 0, "retired": 1}
     assert page["pool"] == counts
+    assert page["pairs"] == [], "the only pair is retired"
     text = printed(capsys, "show", run)
     assert "1 created, 1 activated, 1 refined, 0 hidden, 1 retired" in text
     assert "10.0 % of 4" in text
@@ -209,12 +214,12 @@ def test_pool_tells_why_with_numbers_and_evidence(
         "p̂ = 12.5% (1 of 8) is at or below η_low = 0.3: the skill is switched on"
     )
     assert activated["evidence"]["tasks"] == {"a": {"pass": 1, "fail": 3}, "b": {"fail": 4}}
-    assert activated["evidence"]["reasons"][0] == {
-        "step": 3,
-        "task_id": "a",
-        "rollout": 1,
-        "reason": "fail at 3",
-    }
+    assert activated["evidence"]["tags"] == {"build": {"pass": 1, "fail": 7}}
+    assert activated["evidence"]["reasons"] == [
+        {"step": 3, "task_id": "a", "rollout": 1, "reason": "fail at 3"},
+        {"step": 3, "task_id": "b", "rollout": 0, "reason": "fail at 3"},
+    ], "one a task"
+    assert [reason["step"] for reason in refined["evidence"]["reasons"]] == [5, 5]
     assert "p̂ = 25.0% (2 of 8)" in refined["why"]
     assert "written anew from 6 failures" in refined["why"]
     assert "p̂ = 100.0% (8 of 8) is at or above η_high = 0.9" in retired["why"]
@@ -230,12 +235,37 @@ def test_pool_as_it_stood_after_a_step(run: Path, capsys: pytest.CaptureFixture[
     assert (pair["state"], pair["skill"], len(pair["events"])) == ("active", "Look.", 2)
     text = printed(capsys, "pool", run, "--step", 5, "--pair", 1)
     for words in (
-        "R1 Look first",
-        "debugging, active",
-        "fail: does not look",
-        "verdicts: a 3 fail",
+        "R1 Look first  debugging, on",
+        "fail     does not look",
+        "step 4 activated: p̂ = 12.5% (1 of 8)",
+        "by type  build 12% of 8",
+        "by task  a 3 fail, 1 pass; b 4 fail",
+        "fail     step 3 a/1: fail at 3",
+        "fail     step 3 b/0: fail at 3",
+        "issue     step 2 a/0: does not look",
     ):
         assert words in text
+
+
+def test_pool_shows_what_changed_at_a_glance(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "pool", run)
+    overview, _, rest = text.partition("p̂ in %")
+    header, row = (line.split() for line in overview.splitlines())
+    assert header == ["pair", "capability", "2", "4", "6", "8", "skill"]
+    assert row == ["R1", "Look", "first", "debugging", "new", "12+", "25~", "100x", "retired"]
+    assert re.search(r"old skill +Look\. *\n +new skill +Look closely\.", rest)
+    assert "by task" not in rest
+    assert rest.count("fail at ") == 2, "one quotation a decision"
+
+
+def test_a_narrow_terminal_shows_the_newest_updates(run: Path) -> None:
+    pairs = pool_story(run, until_step=None, pair_id=None)
+    console = Console(width=56, file=io.StringIO())
+    console.print(PoolOverview(pairs))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].split() == ["pair", "capability", "6", "8", "skill"]
+    assert "2 earlier updates are left out" in " ".join(lines)
 
 
 def test_why_tasks_were_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,12 +283,13 @@ def test_trajectory_shows_verdicts_and_advantage_and_cannot_steer_the_terminal(
 ) -> None:
     text = printed(capsys, "trajectory", run, 5, "a", 1)
     for words in (
+        "step 5, a/1",
         "skill R1, revision 0: Look.",
         "ls [bold]x␛[2J",
         "reward 1, shaped 1, advantage +0.7071",
         "R1 Look first",
         "fail at 5",
-        "gap: does not look; ls",
+        "does not look",
         "adaptive: debugging on tasks of type build",
     ):
         assert words in text
