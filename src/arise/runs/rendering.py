@@ -93,7 +93,7 @@ def trajectory_page(slot: Mapping[str, Any], why: str, titles: Mapping[int, str]
 
 
 def _turn(number: int, turn: Mapping[str, Any]) -> RenderableType:
-    parts = [Text.assemble((f"[{number}] ", "bold"), visible(turn["text"]))]
+    parts: list[RenderableType] = [Text.assemble((f"[{number}] ", "bold"), visible(turn["text"]))]
     if turn["action"] is not None and turn["action"] != turn["text"]:
         parts.append(Text.assemble(("    $ ", "bold"), visible(turn["action"])))
     if turn["exit_code"]:
