@@ -4,7 +4,8 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,14 @@ async def shell(environment: Environment, command: str, timeout_s: float = 20.0)
     result = await environment.exec(command, timeout_s=timeout_s)
     assert not result.timed_out
     return result.output
+
+
+@contextmanager
+def built(tmp_path: Path, dockerfile: str, **files: str) -> Iterator[Task]:
+    """A task with a Dockerfile of its own."""
+    context = tmp_path / "context"
+    context.mkdir(exist_ok=True)
+    (context / "Dockerfile").write_text(f"FROM {IMAGE}\n{dockerfile}\n")
+    for name, text in files.items():
+        (context / name).write_text(text)
+    yield task_for("docker", tmp_path)

@@ -16,8 +16,11 @@ _CODE = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
 _TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 _FAULT_ROW = re.compile(r"^\| ([A-Z]\d\d) \|(.*)\|(.*)\|$", re.MULTILINE)
 
-# The areas tokens and log-probabilities, loss, and advantage.
-_FAULTS = "T02 T06 T07 T08 T11 T12 T13 T14 T15 T16 L01 L02 L04 L07 L08 A01 A03 A05 A07 A08".split()
+# The areas tokens and log-probabilities, loss, advantage, sandbox, and verifier.
+_FAULTS = (
+    "T02 T06 T07 T08 T11 T12 T13 T14 T15 T16 L01 L02 L04 L07 L08 A01 A03 A05 A07 A08 "
+    "X02 X03 X04 X05 X06 X07 X11 X13 X14 X15 V01 V02 V04 V07 V08 V09 V11"
+).split()
 
 
 @functools.cache
