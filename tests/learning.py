@@ -110,6 +110,7 @@ class Feed(Callback):
     steps: list[Rows]
     max_tokens: int
     metrics: list[dict[str, float]] = field(default_factory=list)
+    log_ratios: list[dict[int, Tensor]] = field(default_factory=list)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Iteration, batch_idx: int
@@ -122,16 +123,18 @@ class Feed(Callback):
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Iteration, batch_idx: int
     ) -> None:
         self.metrics.append(batch.metrics)
+        self.log_ratios.append(batch.log_ratios)
 
 
 @dataclass
 class Trained:
-    """What a run left: full weights, and metrics by step."""
+    """What a run left: full weights; metrics, and log ω by row (on rank 0), by step."""
 
     module: PolicyModule
     trainer: Trainer
     weights: dict[str, Tensor]
     metrics: list[dict[str, float]]
+    log_ratios: list[dict[int, Tensor]]
 
 
 def train(steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **changes: Any) -> Trained:
@@ -157,7 +160,13 @@ def train(steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **change
     finally:
         if devices == 1 and distributed.is_initialized():
             distributed.destroy_process_group()
-    return Trained(module=module, trainer=trainer, weights=weights, metrics=feed.metrics)
+    return Trained(
+        module=module,
+        trainer=trainer,
+        weights=weights,
+        metrics=feed.metrics,
+        log_ratios=feed.log_ratios,
+    )
 
 
 # Uneven rows; one row, so that another rank has none; all tokens out of bounds; no row at all;
@@ -182,6 +191,7 @@ def main() -> None:
     trained = train(STEPS, devices=args.devices, layout=args.layout, max_grad_norm=0.05)
     if trained.trainer.is_global_zero:
         torch.save(trained.weights, args.output / "weights.pt")
+        torch.save(trained.log_ratios, args.output / "log_ratios.pt")
         (args.output / "metrics.json").write_text(json.dumps(trained.metrics))
     if distributed.is_initialized():
         distributed.destroy_process_group()

@@ -464,6 +464,8 @@ class Iteration:
         advantages: `[i][j]` after Eq. 15 and 16; `None` for a lost rollout.
         num_generated_tokens: Σm of Eq. 19 over all ranks.
         micro_batches: This rank's packed rows (`arise.algorithms.packing.PackedBatch`).
+        log_ratios: float32[N] tensors of log ω of a row's generated tokens before the step, by
+            the row's number among the training rows. Filled on rank 0 by the learning step.
         metrics: Scalars by TensorBoard name.
         durations_s: Seconds by phase.
         started_at: `time.perf_counter()` at the draw. Filled by the data module.
@@ -478,6 +480,7 @@ class Iteration:
     advantages: list[list[float | None]] = field(default_factory=list)
     num_generated_tokens: int = 0
     micro_batches: list[Any] = field(default_factory=list)
+    log_ratios: dict[int, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     durations_s: dict[str, float] = field(default_factory=dict)
     started_at: float = 0.0

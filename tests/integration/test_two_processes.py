@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 _TIMEOUT_S = 300
 
-Result = tuple[dict[str, Tensor], list[dict[str, float]]]
+Result = tuple[dict[str, Tensor], list[dict[str, float]], list[dict[int, Tensor]]]
 
 
 def on_two_processes(output: Path) -> Result:
@@ -53,13 +53,14 @@ def on_two_processes(output: Path) -> Result:
         kill_group(process)
         raise
     assert process.returncode == 0, printed
-    return torch.load(output / "weights.pt"), json.loads((output / "metrics.json").read_text())
+    metrics = json.loads((output / "metrics.json").read_text())
+    return torch.load(output / "weights.pt"), metrics, torch.load(output / "log_ratios.pt")
 
 
 @pytest.fixture(scope="module")
 def single() -> Result:
     trained = train(STEPS, max_grad_norm=0.05)
-    return trained.weights, trained.metrics
+    return trained.weights, trained.metrics, trained.log_ratios
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,13 @@ def test_L08_metrics_are_of_all_ranks_and_count_nothing_twice(
         assert tokens == pytest.approx(round(tokens), abs=1e-9)
     assert shares[2] == 1.0
     assert double[1][4]["ratio/dual_clipped_share"] > 0.0
+
+
+def test_log_ratios_of_every_rank_arrive_under_their_rows(single: Result, double: Result) -> None:
+    for rows, one, two in zip(STEPS, single[2], double[2], strict=True):
+        assert sorted(one) == sorted(two) == list(range(len(rows)))
+        for number in one:
+            assert torch.allclose(one[number], two[number], atol=1e-5), number
 
 
 def test_the_norm_that_is_clipped_is_that_of_one_process(single: Result, double: Result) -> None:

@@ -2,9 +2,11 @@ import gzip
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from arise.runs.records import read_records, slot_records, trajectory_file, write_records
 from arise.types import (
@@ -125,6 +127,33 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
         "shaped_reward": 1.5,
         "advantage": 0.7,
     }
+
+
+def test_log_ratios_follow_their_tokens_over_rows_turns_and_lost_rollouts(tmp_path: Path) -> None:
+    """Rollout 0 is lost; 1 has two rows, the first of two turns; 2 has one row."""
+    iteration = make_iteration()
+    (group,) = iteration.groups
+    trajectory, lost = group.slots
+    assert isinstance(trajectory, Trajectory)
+    (turn,) = trajectory.turns
+    turns = (turn, replace(turn, starts_row=False), turn)
+    slots = (lost, replace(trajectory, turns=turns), trajectory)
+    iteration.groups = [replace(group, slots=slots)]
+    iteration.reviews = []
+    iteration.shaped_rewards = iteration.advantages = [[None, 1.0, -1.0]]
+    iteration.log_ratios = {
+        0: torch.tensor([0.1, -0.25, 1.5, -1e-7]),
+        1: torch.tensor([math.inf, 0.5]),
+        2: torch.tensor([0.0, math.nan]),
+    }
+    _, first, second = round_trip(iteration, tmp_path)
+    assert [turn["log_ratios"] for turn in first["turns"]] == [
+        [0.1, -0.25],
+        [1.5, 0.0],
+        [None, 0.5],
+    ]
+    assert [turn["log_ratios"] for turn in second["turns"]] == [[0.0, None]]
+    assert str(first["turns"][1]["log_ratios"][1]) == "0.0"
 
 
 def test_without_a_judge_there_is_no_review(tmp_path: Path) -> None:

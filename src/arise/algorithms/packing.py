@@ -50,6 +50,7 @@ class PackedBatch:
         generated_mask: bool[T], m of Eq. 19; false for the first token of every sequence.
         behavior_logprobs: float32[T], log π_beh in nats where generated, else 0.
         advantages: float32[T], A of the token's trajectory.
+        row_numbers: int64[S], which of the given rows each sequence is; -1 for none of them.
     """
 
     input_ids: Tensor
@@ -58,6 +59,7 @@ class PackedBatch:
     generated_mask: Tensor
     behavior_logprobs: Tensor
     advantages: Tensor
+    row_numbers: Tensor
 
     @property
     def num_sequences(self) -> int:
@@ -152,7 +154,7 @@ def filler_batch() -> PackedBatch:
         logprobs=(0.0, 0.0),
         policy_versions=(-1, -1),
     )
-    return _batch([WeightedRow(row=row, advantage=0.0)])
+    return _batch([WeightedRow(row=row, advantage=0.0)], [-1])
 
 
 def to_padded(batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -263,10 +265,10 @@ def _lengths(rows: Sequence[WeightedRow], max_tokens: int) -> list[int]:
 
 def _batches(rows: Sequence[WeightedRow], bins: list[list[int]]) -> list[PackedBatch]:
     ordered = sorted(sorted(members) for members in bins)
-    return [_batch([rows[index] for index in members]) for members in ordered]
+    return [_batch([rows[index] for index in members], members) for members in ordered]
 
 
-def _batch(rows: Sequence[WeightedRow]) -> PackedBatch:
+def _batch(rows: Sequence[WeightedRow], numbers: Sequence[int]) -> PackedBatch:
     lengths = [len(weighted.row.token_ids) for weighted in rows]
 
     def joined(values: list[Sequence[float]], dtype: torch.dtype) -> Tensor:
@@ -282,4 +284,5 @@ def _batch(rows: Sequence[WeightedRow]) -> PackedBatch:
             torch.tensor([weighted.advantage for weighted in rows], dtype=torch.float32),
             torch.tensor(lengths),
         ),
+        row_numbers=torch.tensor(numbers, dtype=torch.int64),
     )

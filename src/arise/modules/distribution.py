@@ -6,8 +6,8 @@ micro-batches, because a sharded model communicates in each forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -72,10 +72,11 @@ def rank_batches(
         max_tokens: Most tokens of one forward pass.
     """
     lengths = [len(weighted.row.token_ids) for weighted in rows]
-    batches = [
-        _micro_batches([rows[i] for i in members], layout, max_tokens)
-        for members in assign_to_ranks(lengths, world_size)
-    ]
+    batches = []
+    for members in assign_to_ranks(lengths, world_size):
+        own = _micro_batches([rows[i] for i in members], layout, max_tokens)
+        numbers = torch.tensor(members, dtype=torch.int64)
+        batches.append([replace(batch, row_numbers=numbers[batch.row_numbers]) for batch in own])
     most = max(len(own) for own in batches)
     return [own + [filler_batch()] * (most - len(own)) for own in batches]
 
@@ -91,6 +92,23 @@ def summed_over_ranks(values: Sequence[float], *, device: torch.device) -> list[
     total = torch.tensor(values, dtype=torch.float64, device=device)
     distributed.all_reduce(total)
     return total.tolist()
+
+
+def rows_of_all_ranks(own: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """What every rank has of its rows, by row number, together on rank 0; collective.
+
+    Args:
+        own: This rank's.
+
+    Returns:
+        All of them on rank 0; nothing elsewhere.
+    """
+    if num_ranks() == 1:
+        return dict(own)
+    is_first = distributed.get_rank() == 0
+    parts: list[Any] | None = [None] * num_ranks() if is_first else None
+    distributed.gather_object(dict(own), parts, dst=0)
+    return {number: values for part in parts or () for number, values in part.items()}
 
 
 def statistics_over_ranks(statistics: LossStatistics) -> LossStatistics:

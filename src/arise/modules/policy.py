@@ -13,8 +13,13 @@ from lightning import LightningModule
 from torch import Tensor
 
 from arise.algorithms.losses import LossStatistics, dual_clipped_loss
+from arise.algorithms.packing import PackedBatch
 from arise.errors import WeightSyncError
-from arise.modules.distribution import statistics_over_ranks, summed_over_ranks
+from arise.modules.distribution import (
+    rows_of_all_ranks,
+    statistics_over_ranks,
+    summed_over_ranks,
+)
 from arise.modules.loading import ModelLoader
 from arise.modules.lora import LoraOptions, add_adapters
 from arise.modules.policy_lm import PolicyLM
@@ -137,8 +142,9 @@ class PolicyModule(LightningModule):
         optimizer: Any = self.optimizers()
         optimizer.zero_grad(set_to_none=False)
         shares, entropies, statistics = [], [], []
+        log_ratios: dict[int, Tensor] = {}
         for batch in iteration.micro_batches:
-            share, entropy, seen = self._backward(iteration, batch.to(self.device))
+            share, entropy, seen = self._backward(iteration, batch.to(self.device), log_ratios)
             shares.append(share)
             entropies.append(entropy)
             statistics.append(seen)
@@ -147,15 +153,19 @@ class PolicyModule(LightningModule):
             self._require_on_policy(iteration, seen)
             loss, entropy = summed_over_ranks([sum(shares), sum(entropies)], device=self.device)
             iteration.metrics.update(_loss_metrics(loss, entropy, seen))
+            iteration.log_ratios = rows_of_all_ranks(log_ratios)
         iteration.metrics["loss/lr"] = optimizer.param_groups[0]["lr"]
         norm = self._step(optimizer)
         iteration.metrics["loss/skipped_steps"] = float(not math.isfinite(norm))
         if math.isfinite(norm):
             iteration.metrics["loss/grad_norm"] = norm
 
-    def _backward(self, iteration: Iteration, batch: Any) -> tuple[float, float, LossStatistics]:
+    def _backward(
+        self, iteration: Iteration, batch: PackedBatch, log_ratios: dict[int, Tensor]
+    ) -> tuple[float, float, LossStatistics]:
         assert self.policy is not None
         logprobs, entropy = self.policy(batch)
+        log_ratios |= _log_ratios(logprobs, batch)
         result = dual_clipped_loss(
             logprobs,
             batch.behavior_logprobs,
@@ -209,6 +219,16 @@ class PolicyModule(LightningModule):
 
 def _full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _log_ratios(logprobs: Tensor, batch: PackedBatch) -> dict[int, Tensor]:
+    """log ω of each row's generated tokens, float32[N] on the CPU, by row number."""
+    mask_T = batch.generated_mask
+    ratios_N = (logprobs.detach() - batch.behavior_logprobs)[mask_T].float().cpu()
+    ends_T = torch.cat([mask_T.new_zeros(1, dtype=torch.int64), mask_T.cumsum(0)])
+    sizes = ends_T[batch.cu_seqlens.long()].diff().tolist()
+    parts = zip(batch.row_numbers.tolist(), ratios_N.split(sizes), strict=True)
+    return {number: part for number, part in parts if number >= 0}
 
 
 def _is_on_policy(iteration: Iteration) -> bool:

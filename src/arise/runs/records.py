@@ -1,7 +1,8 @@
 """The trajectory record: everything needed to recompute an iteration's loss, one JSON line each.
 
 A file `step_000007.jsonl.gz` holds the B · G slots of the iteration whose optimizer step was the
-seventh, in slot order. Only `durations_s` differs between two runs of the same seed.
+seventh, in slot order. Only `durations_s` differs between two runs of the same seed (and
+`log_ratios` by rounding, if they train on different numbers of processes).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 from arise.llm.text import clean_text
 from arise.types import Iteration, Review, RolloutFailure, Trajectory, Turn
 
+_RATIO_DECIMALS = 5
+
 
 def trajectory_file(folder: Path, step: int) -> Path:
     """Where the iteration with optimizer step `step` (from 1) is recorded."""
@@ -29,6 +32,7 @@ def record_step(path: Path) -> int:
 
 def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
     """One record for each slot of each group, in slot order."""
+    num_rows = 0
     for index, (sample, group) in enumerate(zip(iteration.samples, iteration.groups, strict=True)):
         for rollout, slot in enumerate(group.slots):
             record: dict[str, Any] = {
@@ -48,6 +52,8 @@ def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
                 record |= _trajectory(slot, review)
                 record["shaped_reward"] = iteration.shaped_rewards[index][rollout]
                 record["advantage"] = iteration.advantages[index][rollout]
+                if record["advantage"] is not None:
+                    num_rows += _add_log_ratios(record["turns"], iteration.log_ratios, num_rows)
             yield record
 
 
@@ -83,6 +89,28 @@ def _trajectory(trajectory: Trajectory, review: Review | None) -> dict[str, Any]
         }
     record["durations_s"] = {key: round(s, 4) for key, s in trajectory.durations_s.items()}
     return record
+
+
+def _add_log_ratios(
+    turns: list[dict[str, Any]], log_ratios: Mapping[int, Any], first_row: int
+) -> int:
+    """Give each turn its tokens' log ω, in nats; the turns' number of training rows.
+
+    Five decimals are far below what matters for a ratio, and cost little beside the tokens.
+    """
+    starts = [n for n, turn in enumerate(turns) if n == 0 or turn["starts_row"]]
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(turns)], strict=True)):
+        if first_row + number not in log_ratios:
+            continue
+        values = iter(log_ratios[first_row + number].tolist())
+        for turn in turns[start:end]:
+            own = [next(values) for _ in turn["token_ids"]]
+            # + 0.0 makes a negative zero positive.
+            turn["log_ratios"] = [
+                round(value, _RATIO_DECIMALS) + 0.0 if math.isfinite(value) else None
+                for value in own
+            ]
+    return len(starts)
 
 
 def _turn(turn: Turn) -> dict[str, Any]:

@@ -25,6 +25,15 @@ def test_every_row_is_on_exactly_one_rank_and_nothing_is_added() -> None:
         assert ids == sorted(weighted.row.token_ids for weighted in rows)
         total = sum(batch.num_generated_tokens for own in ranks for batch in own)
         assert total == num_generated(rows)
+        for own in ranks:
+            for batch in own:
+                numbers = batch.row_numbers.tolist()
+                assert (numbers == [-1]) == (batch.num_generated_tokens == 0)
+                for number, a, b in zip(
+                    numbers, batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True
+                ):
+                    if number >= 0:
+                        assert tuple(batch.input_ids[a:b].tolist()) == rows[number].row.token_ids
 
 
 def test_ranks_hold_about_equally_many_tokens() -> None:

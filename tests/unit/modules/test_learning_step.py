@@ -38,6 +38,23 @@ def test_L01_the_update_does_not_depend_on_micro_batches_or_layout() -> None:
             assert split.metrics[0][name] == pytest.approx(whole.metrics[0][name], rel=1e-5), name
 
 
+def test_log_ratios_are_kept_by_row_whatever_the_micro_batches() -> None:
+    whole = train([ROWS], max_tokens=1000)
+    (ratios,) = whole.log_ratios
+    assert sorted(ratios) == list(range(len(ROWS)))
+    for number, weighted in enumerate(ROWS):
+        assert ratios[number].shape == (sum(weighted.row.generated_mask),)
+        assert not ratios[number].requires_grad
+    every = torch.cat([ratios[number] for number in range(len(ROWS))])
+    assert every.exp().mean().item() == pytest.approx(whole.metrics[0]["ratio/mean"], rel=1e-5)
+    assert every.abs().max().item() == pytest.approx(whole.metrics[0]["ratio/max_abs_log_ratio"])
+    for options in ({"max_tokens": 64}, {"max_tokens": 1}, {"max_tokens": 100, "layout": "rows"}):
+        (split,) = train([ROWS], **options).log_ratios
+        assert sorted(split) == sorted(ratios)
+        for number, values in ratios.items():
+            assert torch.allclose(split[number], values, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "rows", [[], make_rows([20, 9], logprob=-20.0)], ids=["no rows", "no kept token"]
 )
