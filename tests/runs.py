@@ -26,6 +26,11 @@ TASKS = ROOT / "tests" / "data" / "tasks"
 # What a training run in this process leaves behind; a child must not take it for its own.
 LAUNCH_VARIABLES = {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"}
 
+JUDGE_COST = {
+    f"judge/{name}"
+    for name in ("calls", "requests", "cached_verdicts", "prompt_tokens", "completion_tokens")
+}
+
 # The smallest real run on the five hand-written tasks.
 TINY = (
     "experiment=ablation/outcome_only",
@@ -105,13 +110,16 @@ def trajectories(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
-    """Points of TensorBoard by tag, but for durations (`*_s`) and memory."""
+    """Points of TensorBoard by tag, but for durations (`*_s`), memory and what the judge cost.
+
+    A judge is not asked again for what it said before a run died.
+    """
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     return {
         tag: [(point.step, point.value) for point in events.Scalars(tag)]
         for tag in events.Tags()["scalars"]
-        if not tag.endswith("_s") and not tag.startswith("system/")
+        if not tag.endswith("_s") and not tag.startswith("system/") and tag not in JUDGE_COST
     }
 
 

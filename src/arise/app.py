@@ -119,7 +119,9 @@ class Run:
             deterministic=cfg.rollout.deterministic,
             seed=cfg.seed,
         )
-        self.judge, rubrics, self.chat_models = build_rubrics(cfg)
+        self.judge, rubrics, self.chat_models = build_rubrics(
+            cfg, cache_path=self.folder.verdict_cache
+        )
         self.curriculum = build_curriculum(cfg, self.tasks, rubrics)
 
     def fit(self) -> None:

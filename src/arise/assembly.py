@@ -28,12 +28,29 @@ def build(node: DictConfig, **extra: Any) -> Any:
     return instantiate(OmegaConf.to_container(node, resolve=True), **extra)
 
 
-def build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
-    """Judge, pool with its life cycle, and the chat models behind them; nothing without rubrics."""
+# Keys of the judge group that say how to judge; the others make the chat model.
+_JUDGING = (
+    "rubrics_per_request",
+    "trace_budget_tokens",
+    "max_calls_per_iteration",
+    "on_outage",
+    "give_up_after",
+    "alarm_after",
+)
+
+
+def build_rubrics(
+    cfg: DictConfig, *, cache_path: Path | None = None
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """Judge, pool with its life cycle, and the chat models behind them; nothing without rubrics.
+
+    Args:
+        cfg: The whole configuration.
+        cache_path: Where verdicts are kept if `judge.cache` is set.
+    """
     from arise.curriculum.curriculum import RubricParts
     from arise.rubrics.diagnostics import EvidenceBuffer
     from arise.rubrics.evolution import Evolution
-    from arise.rubrics.judge import Judge
     from arise.rubrics.pool import RubricPool
     from arise.rubrics.prompting import Prompts
     from arise.rubrics.reflection import Reflection
@@ -41,8 +58,9 @@ def build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
     rubrics = cfg.rubrics
     if rubrics.mode == "none":
         return None, None, ()
-    judge_model, reflection_model = build(cfg.judge), build(cfg.reflection)
-    prompts = Prompts()
+    prompts = Prompts(directory=rubrics.prompts_dir)
+    judge = _build_judge(cfg.judge, prompts, cache_path)
+    reflection_model, prices = _build_chat_model(cfg.reflection, "reflection")
     pool = RubricPool(
         max_pairs=rubrics.max_pairs,
         max_new_pairs=rubrics.max_new_pairs,
@@ -56,19 +74,43 @@ def build_rubrics(cfg: DictConfig) -> tuple[Any, Any, tuple[Any, ...]]:
             eta_high=rubrics.eta_high,
             update_interval=rubrics.update_interval,
         ),
-        reflection=Reflection(model=reflection_model, prompts=prompts),
+        reflection=Reflection(model=reflection_model, prompts=prompts, prices=prices),
         inject_skills=rubrics.skills.inject,
         is_frozen=rubrics.mode == "frozen",
         imported=_import_pool(pool, rubrics),
     )
-    judge = Judge(
-        model=judge_model,
+    return judge, parts, (judge.model, reflection_model)
+
+
+def _build_judge(group: DictConfig, prompts: Any, cache_path: Path | None) -> Any:
+    """The judge of a configuration group: its chat model, and how it is asked."""
+    from arise.rubrics.judge import Judge, JudgeOptions
+    from arise.rubrics.verdict_cache import VerdictCache
+
+    node = group.copy()
+    OmegaConf.set_struct(node, False)
+    options: dict[str, Any] = {key: node.pop(key) for key in _JUDGING}
+    is_cached = node.pop("cache")
+    options["max_concurrency"] = node.max_concurrency
+    if "timeout_s" not in node:  # a model without an endpoint bounds nothing itself
+        node.pop("max_concurrency")
+    model, prices = _build_chat_model(node, "judge")
+    return Judge(
+        model=model,
         prompts=prompts,
-        max_concurrency=rubrics.judge_concurrency,
-        rubrics_per_request=rubrics.rubrics_per_request,
-        trace_budget_tokens=rubrics.trace_budget_tokens,
+        options=JudgeOptions(**options, prices=prices),
+        cache=VerdictCache(cache_path) if is_cached and cache_path is not None else None,
     )
-    return judge, parts, (judge_model, reflection_model)
+
+
+def _build_chat_model(group: DictConfig, key: str) -> tuple[Any, Any]:
+    """A chat model and what it charges; `None` if that is not known."""
+    from arise.llm.usage import TokenPrices
+
+    node = group.copy()
+    OmegaConf.set_struct(node, False)
+    prices = node.pop("prices", None) or {}
+    return build(node), TokenPrices.from_config(prices, key=f"{key}.prices")
 
 
 def _import_pool(pool: Any, rubrics: DictConfig) -> tuple[Any, ...]:

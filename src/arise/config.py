@@ -141,9 +141,69 @@ class Rubrics:
     max_records: int = MISSING
     max_text_chars: int = MISSING
     pool_path: str | None = MISSING
-    judge_concurrency: int = MISSING
+    prompts_dir: str | None = MISSING
+
+
+@dataclass
+class Prices:
+    """What an endpoint charges per million tokens; see `configs/judge/openai.yaml`."""
+
+    prompt: float | None = MISSING
+    completion: float | None = MISSING
+
+
+@dataclass
+class Judging:
+    """How trajectories are judged, whoever judges; see `configs/judge/`."""
+
     rubrics_per_request: int | None = MISSING
     trace_budget_tokens: int = MISSING
+    max_concurrency: int = MISSING
+    max_calls_per_iteration: int | None = MISSING
+    on_outage: str = MISSING
+    give_up_after: int = MISSING
+    alarm_after: int = MISSING
+    cache: bool = MISSING
+    prices: Prices = MISSING
+
+
+@dataclass
+class Endpoint:
+    """An OpenAI-compatible endpoint; see `configs/judge/openai.yaml`."""
+
+    _target_: str = MISSING
+    config_key: str = MISSING
+    model: str = MISSING
+    base_url: str = MISSING
+    api_key_env: str | None = MISSING
+    temperature: float | None = MISSING
+    max_tokens: int | None = MISSING
+    timeout_s: float = MISSING
+    max_tries: int = MISSING
+    max_concurrency: int = MISSING
+    backoff_s: float = MISSING
+    max_wait_s: float = MISSING
+    response_format: str | None = MISSING
+
+
+@dataclass
+class JudgeEndpoint(Judging, Endpoint):
+    """A judge behind an endpoint."""
+
+
+@dataclass
+class ReflectionEndpoint(Endpoint):
+    """A reflection model behind an endpoint."""
+
+    prices: Prices = MISSING
+
+
+@dataclass
+class JudgeRules(Judging):
+    """The offline stand-in for a judge; see `configs/judge/rules.yaml`."""
+
+    _target_: str = MISSING
+    role: str = MISSING
 
 
 @dataclass
@@ -266,6 +326,9 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
     ("rollout", "schema", Rollout),
     ("curriculum", "schema", Curriculum),
     ("rubrics", "schema", Rubrics),
+    ("judge", "openai_schema", JudgeEndpoint),
+    ("judge", "rules_schema", JudgeRules),
+    ("reflection", "openai_schema", ReflectionEndpoint),
     ("engine", "transformers_schema", TransformersEngine),
     ("environment", "bubblewrap_schema", Bubblewrap),
     ("environment", "docker_schema", Docker),

@@ -26,6 +26,7 @@ _CHOICES = {
     "environment.grading": ("task", "shared", "separate"),
     "curriculum.sampler": ("capability", "uniform", "vade"),
     "rubrics.mode": ("dynamic", "frozen", "none"),
+    "judge.on_outage": ("continue", "stop"),
     "harness.action_format": ("raw", "fenced"),
     "harness.observation_role": ("user", "tool"),
     "model.layout": ("auto", "packed", "rows"),
@@ -76,9 +77,16 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.max_pairs": (1, float("inf"), True, False),
     "rubrics.max_new_pairs": (0, float("inf"), True, False),
     "rubrics.max_records": (1, float("inf"), True, False),
-    "rubrics.judge_concurrency": (1, float("inf"), True, False),
-    "rubrics.rubrics_per_request": (1, float("inf"), True, False),
-    "rubrics.trace_budget_tokens": (1, float("inf"), True, False),
+    "judge.max_concurrency": (1, float("inf"), True, False),
+    "judge.rubrics_per_request": (1, float("inf"), True, False),
+    "judge.trace_budget_tokens": (1, float("inf"), True, False),
+    "judge.max_calls_per_iteration": (1, float("inf"), True, False),
+    "judge.give_up_after": (1, float("inf"), True, False),
+    "judge.alarm_after": (1, float("inf"), True, False),
+    "judge.prices.prompt": (0, float("inf"), True, False),
+    "judge.prices.completion": (0, float("inf"), True, False),
+    "reflection.prices.prompt": (0, float("inf"), True, False),
+    "reflection.prices.completion": (0, float("inf"), True, False),
     "model.logprob_chunk_tokens": (1, float("inf"), True, False),
     "model.lora.rank": (0, float("inf"), True, False),
     "model.lora.alpha": (1, float("inf"), True, False),
@@ -199,7 +207,16 @@ def _rubrics(cfg: DictConfig) -> Iterator[str]:
     path = cfg.rubrics.pool_path
     if path is not None and not Path(path).is_file():
         yield f"rubrics.pool_path: file {path!r} does not exist"
+    prompts = cfg.rubrics.prompts_dir
+    if prompts is not None and not Path(prompts).is_dir():
+        yield f"rubrics.prompts_dir: folder {prompts!r} does not exist"
     if cfg.rubrics.mode != "none":
+        for group in ("judge", "reflection"):
+            if "_target_" not in cfg[group]:
+                yield (
+                    f"{group} names no model, but rubrics.mode = {cfg.rubrics.mode} needs one; "
+                    f"use {group}=openai, {group}=rules for the offline stand-in, or rubrics=none"
+                )
         yield from _chat_model(cfg, "judge")
         yield from _chat_model(cfg, "reflection")
 

@@ -32,7 +32,7 @@ def composed_from(*choices: str) -> DictConfig:
 
 def composed(*overrides: str) -> DictConfig:
     """A composition; only choices of groups need a new one, values are set on a copy."""
-    choices = [o for o in overrides if "." not in o.partition("=")[0] and o.startswith("model=")]
+    choices = [o for o in overrides if o.startswith(("model=", "judge="))]
     cfg = copy.deepcopy(composed_from(*choices))
     for override in overrides:
         if override not in choices:
@@ -74,7 +74,7 @@ def test_a_good_configuration_passes() -> None:
         ("curriculum.gamma_unobs", "0.0", "(0, 1]"),
         ("rubrics.update_interval", "0", "[1, inf)"),
         ("rubrics.eta_high", "1.5", "[0, 1]"),
-        ("rubrics.rubrics_per_request", "0", "[1, inf)"),
+        ("judge.rubrics_per_request", "0", "[1, inf)"),
         ("harness.max_turns", "0", "[1, inf)"),
         ("model.lora.rank", "-1", "[0, inf)"),
         ("model.lora.alpha", "0", "[1, inf)"),
@@ -182,7 +182,9 @@ def test_C04_a_chat_models_key_must_be_in_the_environment(monkeypatch: pytest.Mo
     overrides = [
         "rubrics.mode=dynamic",
         "curriculum.sampler=uniform",
-        "+judge.api_key_env=ARISE_TEST_KEY",
+        "judge=openai",
+        "judge.model=m",
+        "judge.api_key_env=ARISE_TEST_KEY",
     ]
     message = complaint(*overrides)
     assert "judge.api_key_env" in message

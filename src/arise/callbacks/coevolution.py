@@ -22,7 +22,7 @@ class CoEvolutionCallback(Callback):
     Args:
         loop: The run's event loop.
         curriculum: Sampler, pool and evidence; it holds the state and the schedule.
-        judge: Reviewed the trajectories; `None` without rubrics.
+        judge: Reviewed the trajectories, and is stopped here; `None` without rubrics.
         models: Chat models of judge and reflection, started here; none without rubrics.
         quiet: Print nothing.
     """
@@ -59,9 +59,7 @@ class CoEvolutionCallback(Callback):
         """Observe; at the end of a window, evolve the pool."""
         if not trainer.is_global_zero:
             return
-        judge = self._judge
-        prompt_hash = judge.prompt_hash(self._curriculum.pairs) if judge else ""
-        self._curriculum.observe(batch, prompt_hash=prompt_hash)
+        self._curriculum.observe(batch)
         report = self._loop.run(self._curriculum.evolve(trainer.global_step))
         if report is not None:
             batch.metrics |= report.metrics
@@ -84,3 +82,5 @@ class CoEvolutionCallback(Callback):
         """Close connections."""
         for model in self._models:
             self._loop.run(model.stop())
+        if self._judge is not None:
+            self._loop.run(self._judge.stop())

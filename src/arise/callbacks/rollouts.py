@@ -30,6 +30,9 @@ class Reviewer(Protocol):
     def pop_metrics(self) -> dict[str, float]:
         """`judge/*` scalars since the last call."""
 
+    def require_judge(self) -> None:
+        """Raise `JudgeError` if a judge that is away is to end the run."""
+
 
 class RolloutCallback(Callback):
     """Fills an iteration: episodes, verdicts, rewards, advantages, this rank's micro-batches.
@@ -127,6 +130,7 @@ class RolloutCallback(Callback):
         iteration.groups = await self._orchestrator.run(plan, on_trajectory=review)
         iteration.reviews = reviews
         iteration.metrics.update(judge.pop_metrics())
+        judge.require_judge()
 
     def _require_survivors(self, iteration: Iteration) -> None:
         """End a run whose engine or sandboxes are gone for good, instead of counting failures.

@@ -120,7 +120,7 @@ class Curriculum:
             skills=self._rubrics.pool.active_skills() if self._rubrics and injects else (),
         )
 
-    def observe(self, iteration: Iteration, *, prompt_hash: str = "") -> None:
+    def observe(self, iteration: Iteration) -> None:
         """Learn from an iteration whose optimizer step is done.
 
         Window counts and evidence buffer take all survivors; the sampler decides what an
@@ -128,7 +128,6 @@ class Curriculum:
 
         Args:
             iteration: With groups, and with reviews if a judge ran; gets `rubric/*` metrics.
-            prompt_hash: Hash of the judge's prompt, for the records.
         """
         reviews = iteration.reviews or [[None] * len(g.slots) for g in iteration.groups]
         ordered = sorted(
@@ -136,7 +135,7 @@ class Curriculum:
         )
         if self._rubrics is not None:
             for group, group_reviews in ordered:
-                self._record(iteration.index, group, group_reviews, prompt_hash)
+                self._record(iteration.index, group, group_reviews)
             iteration.metrics |= window_metrics(self._rubrics.pool)
         self._sampler.observe(
             iteration.index + 1, [observation(group, own) for group, own in ordered]
@@ -242,7 +241,6 @@ class Curriculum:
         index: int,
         group: TrajectoryGroup,
         reviews: Sequence[Review | None],
-        prompt_hash: str,
     ) -> None:
         """Enter one group's survivors into the window and the evidence buffer."""
         assert self._rubrics is not None
@@ -251,9 +249,7 @@ class Curriculum:
                 continue
             self._rubrics.pool.observe(group.task.id, review.verdicts if review else ())
             if review is not None:
-                self._rubrics.buffer.observe(
-                    index, group.task, slot, review, prompt_hash=prompt_hash
-                )
+                self._rubrics.buffer.observe(index, group.task, slot, review)
 
 
 def observation(group: TrajectoryGroup, reviews: Sequence[Review | None]) -> GroupObservation:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from arise.llm.budget import CallBudget
+
 
 class Purpose(StrEnum):
     """Which of the method's prompts a request is (Appendix B.6)."""
@@ -31,12 +33,15 @@ class ChatRequest:
         messages: Role and content of each message.
         payload: The typed data that the prompt was rendered from.
         max_tokens: Most tokens to answer with; `None` leaves it to the endpoint.
+        budget: What every further try takes a call from; whoever asks takes the first. `None`
+            if nobody counts.
     """
 
     purpose: Purpose
     messages: tuple[Mapping[str, str], ...]
     payload: Any = None
     max_tokens: int | None = None
+    budget: CallBudget | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,11 +139,14 @@ class OpenAIChatModel:
                     return await self._try(client, request, num_tries)
                 except _Retry as retry:
                     wait_s = self._wait_s(num_tries, retry.after_s)
-                    if num_tries == self._max_tries or wait_s is None:
+                    is_over = num_tries == self._max_tries or wait_s is None
+                    if is_over or not _may_try_again(request):
+                        reason = "" if is_over else ", and the budget of calls is spent"
                         raise JudgeError(
                             f"no answer from {self.name} after {num_tries} of "
-                            f"{self._max_tries} tries: {retry}"
+                            f"{self._max_tries} tries{reason}: {retry}"
                         ) from None
+                    assert wait_s is not None
                     logger.info("try %d of %s failed: %s", num_tries, self.name, retry)
                     await asyncio.sleep(wait_s)
         raise AssertionError("unreachable: the last try returns or raises")
@@ -242,6 +245,10 @@ class OpenAIChatModel:
         text = one_line(error)
         key = os.environ.get(self._api_key_env or "", "").strip()
         return text.replace(key, "***") if key else text
+
+
+def _may_try_again(request: ChatRequest) -> bool:
+    return request.budget is None or request.budget.take()
 
 
 class _Retry(Exception):

@@ -9,10 +9,12 @@ from typing import Any
 # A chat template's control tokens are recognised inside a message's content too, and some
 # characters end a line for some readers. Written as JSON escapes they are only characters.
 _UNSAFE = re.compile(
-    r"<(?=\||｜|/?(?:s|bos|eos|pad|think|tool_call|tool_response|(?:start|end)_of_turn)>)"
-    r"|\[(?=/?INST\])"
+    r"<(?=\||｜|<?/?(?:s|bos|eos|pad|sop|think|SYS|tool_call|tool_response|(?:start|end)_of_turn)>)"
+    r"|\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|gMASK)\])"
+    r"|\](?=~!?b\[)|\[(?=e~\[)"
     "|[\x7f\x85\u2028\u2029]"
 )
+_THINKING_END = re.compile(r"</think>[ \t\r]*$", re.MULTILINE)
 
 
 def clean_text(text: str) -> str:
@@ -38,6 +40,22 @@ def dump_json(value: Any) -> str:
 def dump_jsonl(values: list[Any] | tuple[Any, ...]) -> str:
     """Each of `values` on its own line; see `dump_json`."""
     return "\n".join(dump_json(value) for value in values)
+
+
+def without_thinking(text: str) -> str:
+    """An answer without the thinking that some endpoints leave in front of it.
+
+    Thinking ends with the last line that ends with `</think>`. If it was begun and never ended, the
+    answer was cut before it came: nothing is left.
+
+    Example:
+        >>> without_thinking("<think>\\nPerhaps.\\n</think>\\n{}")
+        '\\n{}'
+    """
+    ends = list(_THINKING_END.finditer(text))
+    if ends:
+        return text[ends[-1].end() :]
+    return "" if text.lstrip().startswith("<think>") else text
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -37,6 +37,7 @@ class EvidenceRecord:
         skills: (pair id, revision) of every skill that was injected.
         verdicts: (pair id, outcome, reason) of every valid verdict.
         prompt_hash: Hash of the judge's prompt that gave the answer.
+        model: Name of the judge model.
     """
 
     iteration: int
@@ -49,6 +50,7 @@ class EvidenceRecord:
     skills: tuple[tuple[int, int], ...]
     verdicts: tuple[tuple[int, str, str], ...]
     prompt_hash: str
+    model: str = ""
 
     def verdict_of(self, pair_id: int) -> tuple[str, str]:
         """Outcome and reason for a pair; outcome `"invalid"` where there is no verdict."""
@@ -128,8 +130,6 @@ class EvidenceBuffer:
         task: Task,
         trajectory: Trajectory,
         review: Review,
-        *,
-        prompt_hash: str = "",
     ) -> None:
         """Add one trained trajectory; call in (task, rollout) order."""
         self._records.append(
@@ -148,7 +148,8 @@ class EvidenceBuffer:
                     (verdict.pair_id, verdict.outcome.value, verdict.reason)
                     for verdict in review.verdicts
                 ),
-                prompt_hash=prompt_hash,
+                prompt_hash=review.prompt_hash,
+                model=review.model,
             )
         )
 

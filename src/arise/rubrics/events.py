@@ -6,13 +6,15 @@ any step. Each event has `type` and `step` (k+1 of its update; 0 for imports). T
 | type | further fields |
 |---|---|
 | `imported` | `pair_id`, `pair` |
-| `created` | `pair_id`, `pair`, `evidence` {`issues`, `contrasts`} |
+| `created` | `pair_id`, `pair`, `evidence` {`issues`, `contrasts`}, `prompt`, `model` |
 | `activated`, `hidden` | `pair_id`, `num_passes`, `num_applicable`, `pass_rate` |
-| `refined` | the same, `revision`, `text`, `old_text`, `num_records` |
+| `refined` | the same, `revision`, `text`, `old_text`, `num_records`, `prompt`, `model` |
 | `kept` | the counts, `pass_rate` (null if N = 0), `state`, `reason` |
 | `retired` | the counts, `pass_rate`, `pair` (the rubric's and skill's last text), `task_ids` |
 | `generation` | `num_records`, `num_proposals`, `prompt`, `model`, `error` |
-| `rejected` | `reason`, `proposal` |
+| `rejected` | `reason`, `proposal`, `evidence`, `prompt`, `model` |
+
+`prompt` is the hash of the prompt file, `model` the model that gave the text.
 """
 
 from __future__ import annotations

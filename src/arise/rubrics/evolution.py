@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from arise.errors import ConfigError, ReflectionError, one_line
+from arise.llm.chat import Purpose
 from arise.rubrics.diagnostics import EvidenceBuffer
 from arise.rubrics.events import Event, EventType, new_event
 from arise.rubrics.lifecycle import Action
@@ -39,12 +40,14 @@ class EvolutionReport:
         events: For `pool.jsonl`, in order: one per pair, the generation call, one per proposal.
         num_pairs: Size of the pool afterwards.
         num_active_skills: Injected skills afterwards.
+        usage: What asking the reflection model cost, `reflection/*` by TensorBoard name.
     """
 
     step: int
     events: tuple[Event, ...]
     num_pairs: int
     num_active_skills: int
+    usage: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -68,6 +71,7 @@ class EvolutionReport:
             "pool/active_skills": float(self.num_active_skills),
             "pool/failed_generations": float(failed),
             **{f"pool/{name}": float(counts.get(name, 0)) for name in names},
+            **self.usage,
         }
 
 
@@ -149,6 +153,7 @@ class Evolution:
             actions,
             refinements=dict(zip(failures, texts, strict=True)),
             proposals=proposals,
+            origin=reflection.origin(Purpose.GENERATION),
         )
         buffer.restart()
         if event is not None:
@@ -158,6 +163,7 @@ class Evolution:
             events=tuple(events),
             num_pairs=len(pool),
             num_active_skills=len(pool.active_skills()),
+            usage=reflection.pop_metrics(),
         )
 
     def _failures(
@@ -198,8 +204,7 @@ async def _generate(
         metadata.step,
         num_records=len(records),
         num_proposals=len(proposals),
-        prompt=reflection.generation_prompt_hash,
-        model=reflection.model.name,
+        **reflection.origin(Purpose.GENERATION),
         error=error,
     )
     return event, proposals
@@ -227,7 +232,8 @@ async def _refine(
         text = await reflection.refine(payload)
     except ReflectionError as failure:
         return Refinement(text=None, num_records=len(failures), error=one_line(failure))
-    return Refinement(text=text, num_records=len(failures))
+    origin = reflection.origin(Purpose.REFINEMENT)
+    return Refinement(text=text, num_records=len(failures), origin=origin)
 
 
 def _metadata(step: int, pool: RubricPool, buffer: EvidenceBuffer) -> WindowMetadata:

@@ -16,6 +16,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}]', re.DOTALL)
 _LINE_START = re.compile(
     r"[\s\ufeff,`*•\-]*(?:\d{1,3}[.)]\s*)?(?:jsonl?\s*)?(?=[\[{])", re.IGNORECASE
 )
+_LIST = re.compile(r'(?:\{\s*"(?:verdicts|pairs)"\s*:\s*)?\[\s*')
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -25,7 +26,9 @@ def read_objects(text: str) -> tuple[list[dict[str, Any]], int]:
     An object counts where a line begins with it (after a bullet, comma or fence); an object in
     the middle of a sentence does not. Arrays are read as their objects, nested or not. Objects may
     span lines. Invalid escapes (`\$`) and trailing commas are repaired. Fences and prose around
-    them are skipped.
+    them are skipped. Of a list that breaks off or has a broken entry, alone or as the first field
+    `verdicts` or `pairs` of an object, the entries before that place count; what comes after it
+    does not, since only before it is certain what is inside a string and what is not.
 
     Args:
         text: The answer; what comes after `MAX_ANSWER_CHARS` is ignored.
@@ -56,6 +59,7 @@ def read_objects(text: str) -> tuple[list[dict[str, Any]], int]:
                 objects += found
             elif "{" in line:
                 num_broken += 1
+                objects += _list_prefix(text[start:line_end])
         position = line_end + 1
     return objects, num_broken
 
@@ -76,6 +80,23 @@ def _read(source: str) -> list[dict[str, Any]] | None:
         if values:
             return [entry for value in values for entry in _flatten(value)]
     return None
+
+
+def _list_prefix(line: str) -> list[dict[str, Any]]:
+    """The objects of a broken list on one line, up to the first that cannot be read."""
+    source = _repair(line)
+    opening = _LIST.match(source)
+    objects: list[dict[str, Any]] = []
+    position = opening.end() if opening else len(source)
+    while position < len(source) and source[position] == "{":
+        try:
+            value, position = _DECODER.raw_decode(source, position)
+        except (ValueError, RecursionError):
+            break
+        objects.append(value)
+        while position < len(source) and source[position] in ", \t":
+            position += 1
+    return objects
 
 
 def _flatten(value: Any) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arise.llm.text import clean_text, cut_middle
+from arise.llm.text import clean_text, cut_middle, without_thinking
 from arise.rubrics.lenient_json import read_objects
 from arise.rubrics.proposals import EvidenceRef, PairProposal, fold
 from arise.types import Diagnostic, Outcome, Verdict
@@ -75,7 +75,7 @@ def parse_judge_answer(
         >>> [(verdict.pair_id, verdict.outcome.value) for verdict in answer.verdicts]
         [(1, 'pass')]
     """
-    objects, num_broken = read_objects(text)
+    objects, num_broken = read_objects(without_thinking(text))
     problems = Counter(broken_lines=num_broken)
     verdicts: dict[int, Verdict] = {}
     contradicted: set[int] = set()
@@ -187,6 +187,7 @@ def parse_proposals(
     """
     entries: list[Mapping[str, Any]] = []
     is_answer = False
+    text = without_thinking(text)
     for entry in read_objects(text)[0]:
         if isinstance(entry.get("pairs"), list):
             is_answer = True
@@ -229,7 +230,7 @@ def parse_refined_skill(text: str, *, old_text: str) -> str | None:
     `None` if there is no such object, the text is empty, or it is the old one again: prose such
     as a refusal must not become guidance.
     """
-    for entry in read_objects(text)[0]:
+    for entry in read_objects(without_thinking(text))[0]:
         skill = entry.get("skill")
         new_text = _text(skill.get("text") if isinstance(skill, dict) else skill)
         if new_text and fold(new_text) != fold(old_text):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from arise.errors import ConfigError
@@ -22,11 +22,13 @@ class Refinement:
         text: The new text; `None` if there is none, and `error` says why.
         num_records: Failure records that were shown.
         error: Empty if all is well.
+        origin: Hash of the prompt and name of the model.
     """
 
     text: str | None
     num_records: int
     error: str = ""
+    origin: Mapping[str, str] = field(default_factory=dict)
 
 
 class RubricPool:
@@ -168,6 +170,7 @@ class RubricPool:
         *,
         refinements: Mapping[int, Refinement],
         proposals: Sequence[PairProposal],
+        origin: Mapping[str, str] | None = None,
     ) -> list[Event]:
         """One scheduled update: transitions, retirement (Eq. 6), acceptance, new windows.
 
@@ -176,6 +179,7 @@ class RubricPool:
             actions: From `decide`.
             refinements: Result per pair whose action is `REFINE`; a missing one keeps the text.
             proposals: New pairs, in the order in which the model returned them.
+            origin: Hash of the prompt and name of the model that proposed them.
 
         Returns:
             The events, already applied: one per pair in id order, then one per proposal.
@@ -186,7 +190,7 @@ class RubricPool:
             for pair in self.pairs
         ]
         self._apply(events)
-        events += self._accept(step, proposals, taken_titles)
+        events += self._accept(step, proposals, taken_titles, origin or {})
         self._windows.clear()
         self._window_tasks.clear()
         return events
@@ -225,6 +229,7 @@ class RubricPool:
                         text=refinement.text,
                         old_text=pair.skill.text,
                         num_records=refinement.num_records,
+                        **refinement.origin,
                     )
                 reason = "refinement_too_long"
             else:
@@ -238,6 +243,7 @@ class RubricPool:
         step: int,
         proposals: Sequence[PairProposal],
         taken_titles: set[str],
+        origin: Mapping[str, str],
     ) -> list[Event]:
         room = self.num_free_slots()
         events = []
@@ -248,8 +254,16 @@ class RubricPool:
             if reason is None and room == 0:
                 reason = "no_room"
             if reason is not None:
-                event = new_event(EventType.REJECTED, step, reason=reason, proposal=proposal.texts)
-                events.append(event)
+                events.append(
+                    new_event(
+                        EventType.REJECTED,
+                        step,
+                        reason=reason,
+                        proposal=proposal.texts,
+                        evidence=proposal.evidence,
+                        **origin,
+                    )
+                )
                 continue
             pair = proposal.to_pair(pair_id=self._next_id, step=step)
             event = new_event(
@@ -258,6 +272,7 @@ class RubricPool:
                 pair_id=pair.id,
                 pair=_texts_of(pair),
                 evidence=proposal.evidence,
+                **origin,
             )
             self._apply([event])
             taken_titles.add(fold(pair.title))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from arise.errors import JudgeError, ReflectionError, one_line
 from arise.llm.chat import ChatModel, ChatRequest, Purpose
+from arise.llm.usage import TokenPrices, Usage
 from arise.rubrics.parsing import parse_proposals, parse_refined_skill
 from arise.rubrics.payloads import GenerationPayload, RefinementPayload
 from arise.rubrics.prompting import Prompts
@@ -16,16 +19,25 @@ class Reflection:
     Args:
         model: Answers the requests.
         prompts: The prompt files.
+        prices: For the cost; `None` if they are not known.
     """
 
-    def __init__(self, *, model: ChatModel, prompts: Prompts) -> None:
+    def __init__(
+        self, *, model: ChatModel, prompts: Prompts, prices: TokenPrices | None = None
+    ) -> None:
         self.model = model
         self._prompts = prompts
+        self._prices = prices
+        self._usage = Usage(prices=prices)
 
-    @property
-    def generation_prompt_hash(self) -> str:
-        """Hash of the generation prompt, recorded with the pairs it gave."""
-        return self._prompts.sha256(Purpose.GENERATION)
+    def origin(self, purpose: Purpose) -> dict[str, str]:
+        """Hash of a prompt and name of the model: recorded with whatever they gave."""
+        return {"prompt": self._prompts.sha256(purpose), "model": self.model.name}
+
+    def pop_metrics(self) -> dict[str, float]:
+        """The scalars `reflection/*` since the last call, by TensorBoard name."""
+        usage, self._usage = self._usage, Usage(prices=self._prices)
+        return usage.scalars("reflection")
 
     async def generate(self, payload: GenerationPayload) -> tuple[PairProposal, ...]:
         """Propose new pairs (Eq. 4), as the model wrote them; the pool decides which it takes.
@@ -61,7 +73,11 @@ class Reflection:
         return skill
 
     async def _ask(self, request: ChatRequest) -> str:
+        started = time.perf_counter()
         try:
-            return (await self.model.complete(request)).text
+            response = await self.model.complete(request)
         except JudgeError as error:
+            self._usage.failed(time.perf_counter() - started)
             raise ReflectionError(one_line(error)) from error
+        self._usage.answered(response, time.perf_counter() - started)
+        return response.text

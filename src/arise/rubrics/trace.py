@@ -1,15 +1,16 @@
-"""A trajectory as the judge reads it, within a budget and without losing an action."""
+"""A trajectory as the judge reads it, within a token budget and without losing an action."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from arise.llm.text import clean_text, cut_middle
+from arise.llm.text import clean_text
+from arise.llm.tokens import cut_middle_to_tokens, estimate_tokens
 from arise.rubrics.payloads import TraceStep, TrajectoryView
 from arise.types import Task, Trajectory
 
-MIN_PIECE_CHARS = 120
+MIN_PIECE_TOKENS = 40
 _LABELS = {
     "observation": "tool outputs",
     "text": "model messages",
@@ -36,25 +37,25 @@ def trajectory_view(task: Task, trajectory: Trajectory) -> TrajectoryView:
     )
 
 
-def shorten(view: TrajectoryView, budget_chars: int) -> TrajectoryView:
-    """`view` with at most `budget_chars` characters in its steps, and a note of what was cut.
+def shorten(view: TrajectoryView, budget_tokens: int) -> TrajectoryView:
+    """`view` with at most `budget_tokens` estimated tokens in its steps, and a note of the cuts.
 
     Tool outputs are cut first, the longest first, each in its middle; if that is not enough the
-    model's messages, then commands. No step goes, and no piece is cut below `MIN_PIECE_CHARS`, so
+    model's messages, then commands. No step goes, and no piece is cut below `MIN_PIECE_TOKENS`, so
     a very small budget is exceeded rather than an action lost.
 
     Args:
         view: The trace.
-        budget_chars: Characters for messages, commands and tool outputs together.
+        budget_tokens: For messages, commands and tool outputs together, by `estimate_tokens`.
     """
     notes = []
     for name, label in _LABELS.items():
         total = sum(_size(step) for step in view.steps)
-        if total <= budget_chars:
+        if total <= budget_tokens:
             break
-        lengths = [len(getattr(step, name) or "") for step in view.steps]
-        limit = _common_limit(lengths, budget_chars - (total - sum(lengths)))
-        limit = max(limit, MIN_PIECE_CHARS)
+        lengths = [estimate_tokens(getattr(step, name) or "") for step in view.steps]
+        limit = _common_limit(lengths, budget_tokens - (total - sum(lengths)))
+        limit = max(limit, MIN_PIECE_TOKENS)
         if max(lengths, default=0) <= limit:
             continue
         view = replace(view, steps=tuple(_cut(step, name, limit) for step in view.steps))
@@ -84,14 +85,14 @@ def step_lines(view: TrajectoryView) -> list[dict[str, Any]]:
 
 
 def _size(step: TraceStep) -> int:
-    return len(step.text) + len(step.command or "") + len(step.observation)
+    return sum(map(estimate_tokens, (step.text, step.command or "", step.observation)))
 
 
 def _cut(step: TraceStep, name: str, limit: int) -> TraceStep:
     value = getattr(step, name)
     if value is None:
         return step
-    changes: dict[str, Any] = {name: cut_middle(value, limit)}
+    changes: dict[str, Any] = {name: cut_middle_to_tokens(value, limit)}
     return replace(step, **changes)
 
 

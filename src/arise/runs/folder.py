@@ -59,6 +59,11 @@ class RunFolder:
         return self.path / "pool.jsonl"
 
     @property
+    def verdict_cache(self) -> Path:
+        """Verdicts that need not be asked for again."""
+        return self.path / "verdicts.sqlite"
+
+    @property
     def evaluations(self) -> Path:
         """Held-out results, one JSON line each."""
         return self.path / "evaluations.jsonl"

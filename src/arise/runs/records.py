@@ -86,6 +86,9 @@ def _trajectory(trajectory: Trajectory, review: Review | None) -> dict[str, Any]
                 for d in review.diagnostics
             ],
             "error": review.error,
+            "prompt_hash": review.prompt_hash,
+            "model": review.model,
+            "shortening": review.shortening,
         }
     record["durations_s"] = {key: round(s, 4) for key, s in trajectory.durations_s.items()}
     return record

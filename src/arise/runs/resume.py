@@ -50,8 +50,14 @@ FREE_KEYS = (
     "algorithm.max_initial_ratio_error",
     "rollout.max_in_flight",
     "rollout.max_lost_iterations",
-    "rubrics.judge_concurrency",
     "rubrics.pool_path",
+    "judge.max_calls_per_iteration",
+    "judge.on_outage",
+    "judge.give_up_after",
+    "judge.alarm_after",
+    "judge.cache",
+    "judge.prices",
+    "reflection.prices",
     *(
         f"{group}.{key}"
         for group in ("judge", "reflection")

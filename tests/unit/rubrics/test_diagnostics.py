@@ -53,8 +53,10 @@ def observe(
         judged_pair_ids=tuple(i for i, _ in verdicts),
         verdicts=tuple(Verdict(pair_id=i, outcome=o, reason=f"why {i}") for i, o in verdicts),
         diagnostics=diagnostics,
+        prompt_hash="abc",
+        model="m",
     )
-    buffer.observe(7, task, trajectory, review, prompt_hash="abc")
+    buffer.observe(7, task, trajectory, review)
 
 
 def test_generation_sees_no_outcome_and_no_trace() -> None:
@@ -143,7 +145,7 @@ def test_window_numbers_restart_and_state() -> None:
     other = EvidenceBuffer(max_records=256)
     other.load_state_dict(json.loads(json.dumps(state)))
     assert other.records == buffer.records
-    assert other.records[0].prompt_hash == "abc"
+    assert (other.records[0].prompt_hash, other.records[0].model) == ("abc", "m")
     buffer.restart()
     assert (len(buffer), buffer.draw(random.Random(0))) == (0, ())
 

@@ -219,10 +219,16 @@ def test_an_unreachable_reflection_model_is_harmless() -> None:
 def test_refinement_results_come_in_pair_order_whatever_finishes_first() -> None:
     class Uneven(ScriptedChatModel):
         async def complete(self, request):
-            if request.purpose is Purpose.REFINEMENT:
-                await asyncio.sleep(0.02 / request.payload.rubric.id)
-            return await super().complete(request)
+            if request.purpose is not Purpose.REFINEMENT:
+                return await super().complete(request)
+            pair_id = request.payload.rubric.id
+            if pair_id < 3:
+                await finished[pair_id + 1].wait()
+            response = await super().complete(request)
+            finished[pair_id].set()
+            return response
 
+    finished = {pair_id: asyncio.Event() for pair_id in (1, 2, 3)}
     world = World()
     world.rollout({})
     world.update(*(proposal(name) for name in "abc"))

@@ -111,7 +111,7 @@ def test_force_goes_on_with_a_warning(
         ["callbacks.checkpoint.every_steps=1", "callbacks.checkpoint.keep_every=10"],
         ["quiet=true", "logger=csv"],
         ["judge=openai", "judge.model=m", "judge.base_url=http://x/v1", "judge.api_key_env=null"],
-        ["rollout.max_in_flight=1", "rubrics.judge_concurrency=1"],
+        ["rollout.max_in_flight=1", "judge.max_concurrency=1"],
         ["evaluation=shellworld", "evaluation.eval_interval=7"],
         ["datamodule.corpus=tests"],
         ["algorithm.micro_batch_tokens=1", "model.layout=rows", "engine.max_sessions=2"],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from arise.rubrics.diagnostics import EvidenceBuffer
 from arise.rubrics.evolution import Evolution, EvolutionReport
-from arise.rubrics.judge import Judge
+from arise.rubrics.judge import Judge, JudgeOptions
 from arise.rubrics.pair import RubricSkillPair
 from arise.rubrics.pool import RubricPool
 from arise.rubrics.prompting import Prompts
@@ -68,9 +68,9 @@ class World:
         self.judge = Judge(
             model=RulesModel(role="judge"),
             prompts=prompts,
-            max_concurrency=4,
-            rubrics_per_request=2,
-            trace_budget_tokens=32_768,
+            options=JudgeOptions(
+                max_concurrency=4, rubrics_per_request=2, trace_budget_tokens=32_768
+            ),
         )
         model = RulesModel(
             role="reflection",
