@@ -1,9 +1,9 @@
 """Whether a run that is killed at random moments ends as one that never was.
 
 Run: `python benchmarks/resume.py` (20 moments, ten minutes on two cores), or fewer with
-`--moments 4`. A run of 12 iterations is started, its whole process group gets `kill -9` after a
-random time, it goes on with `ckpt_path=last`, is killed again after another random time, and goes
-on to the end; then the next run. What each leaves (trajectories, pool, held-out results,
+`--moments 4`. A run of 12 iterations is started, its whole process group gets `kill -9` at a random
+moment of a random step, it goes on with `ckpt_path=last`, is killed again at another moment, and
+goes on to the end; then the next run. What each leaves (trajectories, pool, held-out results,
 TensorBoard points, weights, optimizer, curriculum with its generators) is compared with an unbroken
 run, durations apart. Prints where the deaths were and exits with 1 unless all runs are equal.
 """
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from arise.runs.catalogue import recorded_steps
 from arise.runs.folder import checkpoint_step, complete_checkpoints
-from remains import WHOLE_METHOD, remains
+from arise.runs.records import trajectory_file
+from remains import STEPS, WHOLE_METHOD, remains
 from runs import start_training, stub_endpoints
 from stub_judge import StubJudge, varied_answer
 
@@ -43,28 +45,61 @@ def start(output_dir: Path, *overrides: str) -> subprocess.Popen[str]:
     return process
 
 
-def run_to_end(output_dir: Path, *overrides: str) -> float:
-    """Seconds that the run took.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast a run is: seconds to its first record, and from record to record."""
+
+    start_s: float
+    step_s: float
+
+
+def run_to_end(output_dir: Path, *overrides: str) -> None:
+    """Run and wait.
 
     Raises:
         RuntimeError: It failed.
     """
-    started = time.perf_counter()
     process = start(output_dir, *overrides)
     output, _ = process.communicate()
     if process.returncode != 0:
         raise RuntimeError(output[-2000:])
-    return time.perf_counter() - started
 
 
-def dies_after(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Kill the process group then; `False` if the run had ended.
+def pace_of(run: Path, started: float) -> Pace:
+    """Measured on a run that nothing broke; the clock is that of the file system."""
+    first, last = (record_time(run, step) for step in (1, STEPS))
+    return Pace(start_s=first - started, step_s=(last - first) / (STEPS - 1))
+
+
+def record_time(run: Path, step: int) -> float:
+    """When a step was recorded; 0 if it was not."""
+    path = trajectory_file(run / "trajectories", step)
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def dies(process: subprocess.Popen[str], output_dir: Path, rng: random.Random, pace: Pace) -> bool:
+    """Kill the process group at a random moment of a random step; `False` if the run had ended.
+
+    A moment of the wall clock would on a busy machine nearly always be in the imports.
 
     Raises:
         RuntimeError: It had failed.
     """
+    started = time.time()
+    done = newest_checkpoint_step(output_dir)
+    step = rng.randint(done, STEPS - 1)
+    delay_s = rng.uniform(0.0, pace.step_s if step > done else pace.start_s)
+    while step > done and process.poll() is None:
+        run = newest_run(output_dir)
+        # What an earlier death left beyond its checkpoint does not count.
+        if run is not None and record_time(run, step) > started:
+            break
+        time.sleep(0.005)
     try:
-        output, _ = process.communicate(timeout=seconds)
+        output, _ = process.communicate(timeout=delay_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -84,18 +119,23 @@ def goes_on(output_dir: Path) -> tuple[str, ...]:
     return ("ckpt_path=last",) if run and complete_checkpoints(run) else ()
 
 
+def newest_checkpoint_step(output_dir: Path) -> int:
+    run = newest_run(output_dir)
+    checkpoints = complete_checkpoints(run) if run else []
+    return checkpoint_step(checkpoints[-1]) if checkpoints else 0
+
+
 def interrupted(
-    output_dir: Path, rng: random.Random, duration_s: float, num_moments: int, *overrides: str
+    output_dir: Path, rng: random.Random, pace: Pace, num_moments: int, *overrides: str
 ) -> list[str]:
     """A run that is killed at most `num_moments` times; says where each death was."""
     deaths: list[str] = []
     while len(deaths) < num_moments:
         process = start(output_dir, *overrides, *goes_on(output_dir))
-        seconds = rng.uniform(0.0, duration_s)
-        if not dies_after(process, seconds):
+        if not dies(process, output_dir, rng, pace):
             return deaths
         run = newest_run(output_dir)
-        deaths.append(f"{seconds:.1f} s ({state_of(run) if run else 'no folder yet'})")
+        deaths.append(state_of(run) if run else "before it had a folder")
     run_to_end(output_dir, *overrides, *goes_on(output_dir))
     return deaths
 
@@ -105,9 +145,9 @@ def state_of(run: Path) -> str:
     checkpoints = complete_checkpoints(run)
     saving = any((run / "checkpoints").glob(".saving_*"))
     return (
-        f"{max(recorded_steps(run), default=0)} steps recorded, "
+        f"{max(recorded_steps(run), default=0)} steps on disk, "
         f"checkpoint {checkpoint_step(checkpoints[-1]) if checkpoints else 'none'}"
-        f"{', in the middle of a save' if saving else ''}"
+        f"{', in a save' if saving else ''}"
     )
 
 
@@ -130,16 +170,18 @@ def first_difference(expected: dict[str, Any], found: dict[str, Any]) -> str:
 
 def compare(folder: Path, rng: random.Random, num_moments: int, *overrides: str) -> list[bool]:
     """Kill runs until they died `num_moments` times in all; whether each ended as the unbroken."""
-    duration_s = run_to_end(folder / "straight", *overrides)
+    started = time.time()
+    run_to_end(folder / "straight", *overrides)
     straight = newest_run(folder / "straight")
     assert straight is not None
+    pace = pace_of(straight, started)
     expected = remains(straight, folder)
-    print(f"unbroken run: {duration_s:.0f} s", flush=True)
+    print(f"unbroken run: {pace.start_s:.1f} s to the first record, {pace.step_s:.2f} s a step")
     is_equal: list[bool] = []
     num_left = num_moments
     while num_left:
         own = folder / str(len(is_equal) + 1)
-        deaths = interrupted(own, rng, duration_s, min(num_left, DEATHS_PER_RUN), *overrides)
+        deaths = interrupted(own, rng, pace, min(num_left, DEATHS_PER_RUN), *overrides)
         num_left -= len(deaths)
         run = newest_run(own)
         assert run is not None
@@ -147,7 +189,7 @@ def compare(folder: Path, rng: random.Random, num_moments: int, *overrides: str)
         different = [part for part in expected if found.get(part) != expected[part]]
         is_equal.append(not different)
         verdict = f"DIFFERENT: {', '.join(different)}" if different else "equal, bit for bit"
-        print(f"{own.name}. killed after {'; '.join(deaths) or 'the end'}: {verdict}", flush=True)
+        print(f"{own.name}. killed at: {'; '.join(deaths) or 'the end'}: {verdict}", flush=True)
         if "trajectories" in different:
             print(first_difference(expected["trajectories"], found["trajectories"]), flush=True)
     return is_equal

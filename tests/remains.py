@@ -10,6 +10,8 @@ import torch
 from arise.runs.folder import complete_checkpoints
 from runs import TASKS, checkpoint_tensors, scalars, trajectories
 
+STEPS = 12
+
 # The whole method in seconds: pool, evidence, held-out evaluation, checkpoints that are pruned.
 # A random policy's commands do nothing whose outcome depends on timing, as `cat a | wc > a` would.
 WHOLE_METHOD = (
@@ -23,7 +25,7 @@ WHOLE_METHOD = (
     "callbacks.checkpoint.every_steps=2",
     "callbacks.checkpoint.keep_last=2",
     "callbacks.checkpoint.keep_every=4",
-    "trainer.max_steps=12",
+    f"trainer.max_steps={STEPS}",
     # A limit on wall-clock time that strikes on a busy machine would be a real difference.
     "harness.command_timeout_s=3600",
     "rollout.agent_timeout_s=36000",

@@ -21,12 +21,11 @@ from arise.assembly import (
 from arise.errors import ConfigError
 from arise.runs.folder import (
     RunFolder,
-    checkpoint_step,
     is_first_process,
     make_run_folder,
     share_run_folder,
 )
-from arise.runs.resume import find_run, finished_message, is_finished, record_config
+from arise.runs.resume import find_run, finished_message, is_finished
 from arise.validation import validate
 
 if TYPE_CHECKING:
@@ -100,8 +99,7 @@ class Run:
         if cfg.rollout.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
         self.folder = resumed or make_run_folder(cfg, overrides=overrides)
-        if resumed is not None:
-            record_config(resumed, cfg, overrides)
+        self.overrides = overrides
         share_run_folder(self.folder)
         self.loader = loader
         self.loop = EventLoopThread()
@@ -197,22 +195,20 @@ class Run:
             raise ConfigError(f"trainer: {error}") from error
 
     def _loggers(self) -> list[Any]:
-        """Loggers that write into the run's folder; a resumed run's old points are purged."""
+        """Loggers that write into the run's folder."""
         from hydra.utils import instantiate
 
-        loggers = []
-        for name, node in self.cfg.logger.items():
-            options: dict[str, Any] = {"save_dir": str(self.folder.path / name)}
-            if name == "tensorboard" and self.folder.checkpoint is not None:
-                options["purge_step"] = checkpoint_step(self.folder.checkpoint) + 1
-            loggers.append(instantiate(node, **options))
-        return loggers
+        return [
+            instantiate(node, save_dir=str(self.folder.path / name))
+            for name, node in self.cfg.logger.items()
+        ]
 
     def _callbacks(self) -> list[Callback]:
         """In hook order: roll out, learn about it, record it, show it, save it."""
         from arise.algorithms.credit import CreditOptions
         from arise.callbacks.checkpoint import StepCheckpoint
         from arise.callbacks.coevolution import CoEvolutionCallback
+        from arise.callbacks.continuation import ContinuationCallback
         from arise.callbacks.export import ExportCallback
         from arise.callbacks.monitoring import MonitoringCallback, ProgressCallback
         from arise.callbacks.recorder import RecorderCallback
@@ -249,6 +245,11 @@ class Run:
         ]
         evaluation = self._evaluation()
         callbacks += evaluation
+        if self.folder.checkpoint is not None:
+            # After engine and judge have been reached: till then nothing is given up.
+            callbacks.append(
+                ContinuationCallback(folder=self.folder, cfg=cfg, overrides=self.overrides)
+            )
         callbacks += [
             RecorderCallback(
                 folder=self.folder,

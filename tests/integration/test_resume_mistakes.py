@@ -155,6 +155,17 @@ def test_a_changed_task_list_warns_and_goes_on_by_id(
     assert drawn <= {path.name for path in corpus.iterdir()}
 
 
+def test_S03_all_rewards_zero_end_after_exactly_their_rollouts(made: Path) -> None:
+    """A policy with random weights solves nothing: no resampling, no gradient, no stop."""
+    run = only_run(made)
+    config = OmegaConf.load(run / ".hydra" / "config.yaml")
+    slots = [slot for step in trajectories(run).values() for slot in step]
+    rollout = config.rollout
+    assert len(slots) == 4 * rollout.tasks_per_step * rollout.rollouts_per_task
+    assert {slot["task_reward"] for slot in slots} == {0.0}
+    assert [value for _, value in scalars(run)["loss/grad_norm"]] == [0.0] * 4
+
+
 def test_K08_steps_names_and_points_agree(made: Path) -> None:
     run = only_run(made)
     assert [path.name for path in complete_checkpoints(run)] == ["step_000002", "step_000004"]
@@ -169,6 +180,29 @@ def test_going_on_from_an_earlier_checkpoint_forgets_what_came_after(output_dir:
     assert [path.name for path in complete_checkpoints(run)] == ["step_000002", "step_000003"]
     assert trajectories(run) == {name: before[name] for name in sorted(before)[:3]}
     assert [step for step, _ in scalars(run)["loss/policy"]] == [1, 2, 3]
+
+
+def test_a_run_that_cannot_be_put_back_loses_nothing(
+    output_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even what the attempt, from an earlier step and with other settings, would give up."""
+    run = only_run(output_dir)
+    before, points = content(run), scalars(run)
+    earlier = run / "checkpoints" / "step_000002"
+    (earlier / "meta.pt").write_bytes(b"no longer")
+    write_manifest(earlier, step=2, num_processes=1)
+    forced = ("algorithm.optimizer.lr=0.01", "resume.force=true")
+    message = mistake(output_dir, capsys, f"ckpt_path={earlier}", "trainer.max_steps=5", *forced)
+    assert "cannot be put back into this run" in message
+    changed = {name for name, data in content(run).items() if before.get(name) != data}
+    assert {name for name in changed if not name.startswith("tensorboard/")} == {
+        "lock",
+        "checkpoints/step_000002/meta.pt",
+        "checkpoints/step_000002/arise.json",
+    }
+    assert scalars(run) == points
+    goes_on(output_dir, "trainer.max_steps=5")
+    assert [step for step, _ in scalars(run)["loss/policy"]] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow

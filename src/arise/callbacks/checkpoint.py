@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.distributed.checkpoint.api import CheckpointException
 
+from arise.callbacks.continuation import remove_checkpoint
 from arise.errors import AriseError, ConfigError, one_line
 from arise.runs.folder import checkpoint_name, checkpoint_step, complete_checkpoints
 from arise.runs.manifest import write_manifest
@@ -58,18 +59,10 @@ class StepCheckpoint(Checkpoint):
         self._interrupts = _DeferredInterrupts()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove checkpoints later than the one this run goes on from, and what a death left.
-
-        The later iterations are about to be done again, perhaps with other settings; left there,
-        their checkpoints would be taken for this run's.
-        """
+        """Remove what a death in the middle of a save or a removal left."""
         if trainer.is_global_zero:
             for leftover in self._folder.glob(".*_step_*"):
                 shutil.rmtree(leftover)
-            for path in reversed(complete_checkpoints(self._folder.parent)):
-                if checkpoint_step(path) > trainer.global_step:
-                    log.warning("%s is removed: the run goes on from before it", path)
-                    _remove(path)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -123,7 +116,7 @@ class StepCheckpoint(Checkpoint):
             return
         for path in complete_checkpoints(self._folder.parent)[: -self._keep_last]:
             if not self._keep_every or checkpoint_step(path) % self._keep_every:
-                _remove(path)
+                remove_checkpoint(path)
 
 
 class RestoreGuard(Callback):
@@ -189,13 +182,6 @@ class RestoreGuard(Callback):
                 f"ckpt_path: {str(self._checkpoint)!r} cannot be put back into this run: "
                 f"{one_line(cause, limit=200)}. If it is damaged, give an older checkpoint"
             ) from None
-
-
-def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint so that a death in the middle leaves none that is half there."""
-    hidden = checkpoint.with_name(f".removing_{checkpoint.name}")
-    checkpoint.rename(hidden)
-    shutil.rmtree(hidden)
 
 
 def _sync_folder(folder: Path) -> None:

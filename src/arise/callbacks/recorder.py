@@ -15,14 +15,14 @@ from arise.curriculum.curriculum import Curriculum
 from arise.llm.text import clean_text
 from arise.rubrics.events import read_events, replay
 from arise.runs.folder import RunFolder
-from arise.runs.records import record_step, slot_records, trajectory_file, write_records
+from arise.runs.records import slot_records, trajectory_file, write_records
 from arise.types import Iteration
 
 log = logging.getLogger(__name__)
 
 
 class RecorderCallback(Callback):
-    """Records iterations; when a run goes on, what came after its checkpoint is removed first.
+    """Records iterations; when a run goes on, the events after its checkpoint are removed first.
 
     Args:
         folder: The run's folder.
@@ -43,14 +43,10 @@ class RecorderCallback(Callback):
         self._num_results = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget steps that the checkpoint does not know: they are about to be done again."""
+        """Forget events that the checkpoint does not know: they are about to come again."""
         if not trainer.is_global_zero:
             return
-        step = trainer.global_step
-        for path in self._folder.trajectories.glob("step_*.jsonl.gz"):
-            if record_step(path) > step:
-                path.unlink()
-        truncate_events(self._folder.pool_log, step)
+        truncate_events(self._folder.pool_log, trainer.global_step)
         self._append_events()
         self._write_results()
         self._compare_pool()

@@ -141,17 +141,20 @@ def record_config(folder: RunFolder, cfg: DictConfig, overrides: list[str]) -> N
     """Keep the configuration with which a run goes on beside the one it was started with.
 
     `.hydra/config.yaml` stays as it is; each continuation gets `.hydra/from_step_000010/` with its
-    own. Those of abandoned continuations are removed.
+    own, which appears when it is complete. Those of abandoned continuations are removed.
     """
     assert folder.checkpoint is not None
     start = checkpoint_step(folder.checkpoint)
-    for path, step in _continuations(folder.path):
-        if step >= start:
-            shutil.rmtree(path)
     path = folder.path / ".hydra" / f"from_{checkpoint_name(start)}"
-    path.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(without_secrets(cfg), path / "config.yaml")
-    write_overrides(path, overrides)
+    hidden = path.with_name(f".writing_{path.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    hidden.mkdir(parents=True)
+    OmegaConf.save(without_secrets(cfg), hidden / "config.yaml")
+    write_overrides(hidden, overrides)
+    for abandoned, step in _continuations(folder.path):
+        if step >= start:
+            shutil.rmtree(abandoned)
+    hidden.rename(path)
 
 
 def config_in_force(run: Path, step: int) -> DictConfig | None:

@@ -66,15 +66,6 @@ def test_what_a_death_left_half_done_is_cleaned_up(tmp_path: Path) -> None:
     assert names(folder) == ["step_000005"]
 
 
-def test_checkpoints_of_an_abandoned_continuation_are_removed(tmp_path: Path) -> None:
-    folder = add_checkpoints(tmp_path, 5, 10, 15, 20)
-    trainer = make_trainer(10)
-    assert trainer.global_step == 10
-    callback = StepCheckpoint(folder=folder, every_steps=5, keep_last=0, keep_every=0)
-    callback.on_train_start(trainer, LightningModule())
-    assert names(folder) == ["step_000005", "step_000010"]
-
-
 def test_an_interrupt_waits_for_the_end_of_the_iteration(tmp_path: Path) -> None:
     callback: Any = StepCheckpoint(folder=tmp_path, every_steps=5, keep_last=0, keep_every=0)
     trainer, module = make_trainer(1), LightningModule()
