@@ -64,14 +64,30 @@ def test_its_tokenizer_is_the_one_that_the_code_builds(policy: tuple[Any, Any]) 
 
 
 def test_it_writes_commands_and_copies_names(plain: list[Episode]) -> None:
-    assert figures.well_formed(plain) >= 0.9
+    assert figures.well_formed(plain) >= 0.95
     assert figures.names_copied(plain) >= 0.95
-    assert 0.05 <= figures.pass_rate(plain) <= 0.4
+    assert figures.values_copied(plain) >= 0.95
+    assert 0.1 <= figures.pass_rate(plain) <= 0.3
+
+
+def test_it_hardly_ever_looks_at_its_result_unprompted(plain: list[Episode]) -> None:
+    assert figures.behaviour_rate(plain, Behaviour.VERIFY) <= 0.04
+
+
+def test_unseen_families_are_within_reach(sampler: Sampler) -> None:
+    """Their scripts' names have to be copied: neither training nor warm start has the families."""
+    found = sampler.play([(spec, []) for spec in generate_tasks("unseen", 96, 9)])
+    assert figures.pass_rate(found) >= 0.1
+    assert figures.names_copied(found) >= 0.95
 
 
 @pytest.mark.parametrize(
     ("behaviour", "bank"),
-    [(Behaviour.READ, SEEN), (Behaviour.VERIFY, SEEN), (Behaviour.VERIFY, HELD_BACK)],
+    [
+        (b, bank)
+        for b in (Behaviour.READ, Behaviour.HEED, Behaviour.VERIFY)
+        for bank in (SEEN, HELD_BACK)
+    ],
 )
 def test_a_sentence_steers_it(
     sampler: Sampler,
@@ -79,7 +95,6 @@ def test_a_sentence_steers_it(
     behaviour: Behaviour,
     bank: Mapping[Behaviour, tuple[str, ...]],
 ) -> None:
-    """Held-back wordings of the other behaviours steer too little to test: see the model card."""
     sentences = [wordings(template)[0] for template in bank[behaviour][:3]]
     steered = [episode for text in sentences for episode in play(sampler, [text], 48)]
     lift = figures.behaviour_rate(steered, behaviour) - figures.behaviour_rate(plain, behaviour)

@@ -33,8 +33,7 @@ else.
 - Chat roles: system, user, assistant, tool. One command a reply; `submit` ends an episode.
 - Limits it was made for: {turns} turns, {output} tokens a reply, {context} tokens of context.
 - Demonstrators show a behaviour with probability (without its sentence in the prompt, with it):
-  {behaviours}. One that
-  reads the document verifies with probability {careful:g} even without the sentence. Some wordings
+  {behaviours}. Some wordings
   never occur in the transcripts; below they are called *held back*.
 
 ## Measured
@@ -101,7 +100,6 @@ def write_card(out: Path, *, seed: int, recipe: WarmStart, episodes: int, durati
         output=MAX_OUTPUT_TOKENS,
         context=CONTEXT_TOKENS,
         behaviours=behaviours,
-        careful=MIXTURE.verify_if_read,
         episodes=episodes,
         tables="\n".join(measure.report(out, episodes, seed)),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from arise.tasks.shellworld.families.tools import SCRIPTS
 from arise.tasks.shellworld.spec import TaskSpec
-from arise.tasks.shellworld.words import NAMES
+from arise.tasks.shellworld.words import NAMES, VERBS
 
 _WORD = re.compile(r"[a-z]+")
 
@@ -41,6 +41,8 @@ def disguise(spec: TaskSpec, rng: random.Random) -> TaskSpec:
         return spec
     used = set(_WORD.findall(repr(spec.draft)))
     free = [name for name in NAMES if name not in used]
-    words = (script.name, *script.labels)
-    names = dict(zip(words, rng.sample(free, len(words)), strict=True))
+    verbs = [word for word in VERBS if word not in used]
+    name = rng.choice(verbs if rng.random() < 0.5 else free)
+    labels = rng.sample([word for word in free if word != name], len(script.labels))
+    names = dict(zip((script.name, *script.labels), (name, *labels), strict=True))
     return replace(spec, draft=_renamed(spec.draft, names))

@@ -94,7 +94,8 @@ class Expert:
         if wasteful and listing:
             yield "ls"
         seen = yield command
-        if wasteful and not listing:
+        # Whether a failed command is repeated is another behaviour's question.
+        if wasteful and not listing and seen.exit_code == 0:
             seen = yield command
         return seen
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from arise.errors import ConfigError, JudgeError
 from arise.llm.chat import ChatRequest, ChatResponse
+from arise.rubrics.criteria_payloads import ExtractionPayload, MergePayload
 from arise.rubrics.payloads import (
     EvaluationPayload,
     GenerationPayload,
@@ -20,6 +21,7 @@ from arise.rubrics.payloads import (
     RefinementPayload,
 )
 from arise.tasks.shellworld.rules_judge import answer_analysis, answer_evaluation
+from arise.tasks.shellworld.rules_online import answer_extraction, answer_merge
 from arise.tasks.shellworld.rules_reflection import (
     GenerationLimits,
     answer_generation,
@@ -33,8 +35,8 @@ class RulesModel:
     """A `ChatModel` that answers by rules; the same payload always gives the same text.
 
     Args:
-        role: `"judge"` answers initial analysis and rubric evaluation, `"reflection"` generation
-            and refinement.
+        role: `"judge"` answers initial analysis and rubric evaluation, `"reflection"` generation,
+            refinement, and extraction and merge of the OnlineRubrics baseline.
         max_new_pairs_per_update: Most pairs that one generation proposes; reflection only.
         min_gap_share: Share of the records in which a behaviour is lacking, among those that
             tell, from which on it is worth a pair, in [0, 1]; reflection only.
@@ -109,6 +111,10 @@ class RulesModel:
                 return answer_generation(payload, self._limits)
             if isinstance(payload, RefinementPayload):
                 return answer_refinement(payload)
+            if isinstance(payload, ExtractionPayload):
+                return answer_extraction(payload)
+            if isinstance(payload, MergePayload):
+                return answer_merge(payload)
         raise JudgeError(
             f"the offline stand-in {self.role}=rules has no rules for '{request.purpose}' with "
             f"payload {type(payload).__name__}; use {self.role}=openai"

@@ -19,7 +19,7 @@ from arise.tasks.shellworld.episode import SYSTEM_PROMPT
 from arise.tasks.shellworld.generate import generate_tasks
 from arise.tasks.shellworld.skills import all_frames, all_sentences
 from arise.tasks.shellworld.vocabulary import ENGLISH, SHELL_TEXTS
-from arise.tasks.shellworld.words import NAMES
+from arise.tasks.shellworld.words import NAMES, VERBS
 
 END = "<|end|>"
 PAD = "<|pad|>"
@@ -49,7 +49,15 @@ _SPACED = (".txt", ".csv", ".sh", ".md", ".conf", ".log", ".tmp", ".out", ".dat"
 
 
 def _corpus() -> str:
-    parts = [SYSTEM_PROMPT, "Skills:", *all_sentences(), *all_frames(), *ENGLISH, *SHELL_TEXTS]
+    parts = [
+        SYSTEM_PROMPT,
+        "Skills:",
+        *all_sentences(),
+        *all_frames(),
+        *ENGLISH,
+        *VERBS,
+        *SHELL_TEXTS,
+    ]
     for split in ("train", "unseen"):
         for mix in ("conjunctive", "single"):
             for spec in generate_tasks(split, 600, 7, mix):

@@ -41,7 +41,6 @@ class Mixture:
     Attributes:
         unprompted: Probability of each behaviour without its sentence.
         prompted: Probability with its sentence.
-        verify_if_read: Probability of verifying without its sentence if the document was read.
         no_skills: Share of prompts without any sentence.
         skill: Probability of each behaviour's sentence in the other prompts.
         neutral: Probability of a sentence that changes nothing, there.
@@ -51,7 +50,6 @@ class Mixture:
 
     unprompted: Mapping[Behaviour, float]
     prompted: Mapping[Behaviour, float]
-    verify_if_read: float
     no_skills: float
     skill: float
     neutral: float
@@ -63,7 +61,7 @@ MIXTURE = Mixture(
     unprompted={
         Behaviour.READ: 0.15,
         Behaviour.HEED: 0.1,
-        Behaviour.VERIFY: 0.003,
+        Behaviour.VERIFY: 0.001,
         Behaviour.FINISH: 0.3,
         Behaviour.THRIFT: 0.55,
     },
@@ -74,15 +72,14 @@ MIXTURE = Mixture(
         Behaviour.FINISH: 0.65,
         Behaviour.THRIFT: 0.85,
     },
-    verify_if_read=0.05,
     no_skills=0.3,
-    skill=0.5,
+    skill=0.4,
     neutral=0.4,
     single=0.35,
     disguised=0.35,
 )
-"""The shipped policy's demonstrators. An agent that read is a careful one and verifies more often:
-what training strengthens first makes the rarest behaviour less rare."""
+"""The shipped policy's demonstrators. Verifying is so rare without its sentence that most groups of
+eight do not show it once."""
 
 _WASTE = 0.3
 _TASK_SEED = 1_000_003
@@ -106,9 +103,6 @@ def draw_disposition(rng: random.Random, mixture: Mixture, asked: set[Behaviour]
         < (mixture.prompted if behaviour in asked else mixture.unprompted)[behaviour]
         for behaviour in Behaviour
     }
-    careful = shows[Behaviour.READ] and Behaviour.VERIFY not in asked
-    if careful and rng.random() < mixture.verify_if_read:
-        shows[Behaviour.VERIFY] = True
     return Disposition(
         read=shows[Behaviour.READ],
         heed=shows[Behaviour.HEED],

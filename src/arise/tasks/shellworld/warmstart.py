@@ -44,7 +44,7 @@ class WarmStart:
             with 0.1 instead their noise drowns the copying heads.
     """
 
-    num_transcripts: int = 28_000
+    num_transcripts: int = 100_000
     epochs: int = 1
     copy_share: float = 0.02
     batch_tokens: int = 2048

@@ -34,6 +34,16 @@ NAMES: tuple[str, ...] = tuple(
 )
 """Words that stand for files, keys and values; all lower case, all different."""
 
+VERBS: tuple[str, ...] = tuple(
+    """
+    archive assemble attach bundle collect compile compose deploy draw encode expand group import
+    index label merge mix notify pick plot publish render schedule scan ship stamp tag
+    transform translate update upload wrap
+    """.split()
+)
+"""What scripts are called in some demonstrations of the warm start; a name says nothing about
+what the script asks for."""
+
 DOCUMENTS: tuple[str, ...] = ("notes.md", "guide.md", "rules.md", "readme.md", "spec.md")
 """Names of the file that may hold a rule which the instruction does not repeat."""
 
