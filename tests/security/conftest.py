@@ -1,4 +1,4 @@
-"""One player per kind of sandbox for all attempts."""
+"""One player per kind of sandbox for all attempts of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from security.players import Player, UserPlayer
 SECRET = "sk-test-123"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def player_of() -> Iterator[Callable[[str], Player | UserPlayer]]:
     """Gives the player of a kind; all of them have a secret in their environment."""
     # Not pytest's folder, which an ordinary user cannot read.
