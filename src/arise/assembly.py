@@ -148,15 +148,18 @@ def build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> An
 def load_tasks(group: DictConfig) -> list[Task]:
     """The corpus of a group: the user's folders, or what its generator writes."""
     from arise.tasks.corpus import load_corpus
+    from arise.tasks.tags import with_tags
 
     corpus = group.corpus
     if corpus is None:
         corpus = str(build(group.generator))
-    return load_corpus(
+    tasks = load_corpus(
         corpus if isinstance(corpus, str) else list(corpus),
         # A held-out set with holes would give another figure without saying so.
         on_broken=group.get("on_broken", "fail"),
     )
+    tags = group.get("tags")
+    return tasks if tags is None else with_tags(tasks, Path(tags))
 
 
 def require_supported(tasks: list[Task], environments: Any) -> list[Task]:

@@ -280,6 +280,7 @@ class DataModule:
     corpus: Any = MISSING
     generator: dict[str, Any] | None = MISSING
     on_broken: str = MISSING
+    tags: str | None = MISSING
 
 
 @dataclass

@@ -1,4 +1,8 @@
-"""Checks corpora: `python -m arise.tasks check FOLDER... [--oracle] [--against FOLDER]`."""
+"""Checks and annotates corpora.
+
+`python -m arise.tasks check FOLDER... [--oracle] [--against FOLDER]` says what is wrong with them,
+`python -m arise.tasks annotate FOLDER --model M --base-url URL` gives their tasks task types.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from pathlib import Path
 
 from arise.config import instantiate_choice
 from arise.errors import ConfigError
+from arise.tasks.annotate import add_arguments, annotate
 from arise.tasks.corpus import CorpusScan, scan_corpus
 from arise.tasks.near import near_duplicates
 from arise.tasks.oracle import OracleReport, run_oracles
@@ -53,8 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=0.5,
         help="share of equal five-word runs from which two tasks are near-duplicates (%(default)s)",
     )
+    add_arguments(
+        commands.add_parser("annotate", help="give every task its task types, by a language model")
+    )
     options = parser.parse_args(arguments)
     try:
+        if options.command == "annotate":
+            return EXIT_PROBLEMS if annotate(options) else 0
         return _check(options)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
