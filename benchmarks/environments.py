@@ -60,6 +60,7 @@ def make_factory(kind: str) -> Any:
         start_concurrency=8,
         call_timeout_s=_TIMEOUT_S,
         network=None,
+        network_by_default=False,
         build_network="none",
         pull=False,
         grading="shared",

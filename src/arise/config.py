@@ -244,6 +244,7 @@ class Docker:
     start_concurrency: int = MISSING
     call_timeout_s: float = MISSING
     network: str | None = MISSING
+    network_by_default: bool = MISSING
     build_network: str = MISSING
     pull: bool = MISSING
     grading: str = MISSING

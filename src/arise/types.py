@@ -59,6 +59,7 @@ class Healthcheck:
         interval_s: Pause between attempts, in seconds.
         timeout_s: Limit on one attempt, in seconds.
         start_period_s: Time in which failures do not count, in seconds.
+        start_interval_s: Pause between attempts in that time, in seconds.
         retries: Attempts after that time.
     """
 
@@ -66,6 +67,7 @@ class Healthcheck:
     interval_s: float = 5.0
     timeout_s: float = 30.0
     start_period_s: float = 0.0
+    start_interval_s: float = 5.0
     retries: int = 3
 
 
@@ -82,12 +84,14 @@ class EnvironmentSpec:
         memory_mb: Memory limit in MiB.
         storage_mb: Disk limit in MiB.
         gpus: Number of GPUs.
-        network: Whether the task may reach the network.
+        network: Whether the agent may reach the network; `None` if the task does not say.
+        tests_network: The same of the tests; `None` if it is as the agent's.
         build_timeout_s: Limit on building the image, in seconds.
         dockerfile: Name of the Dockerfile in `context`.
         exclude: Entries of `context` that are no part of it (tests and solution beside it).
         user: User of the agent's commands; `None` leaves it to the image.
         skills: Folder of the benchmark's own skills, put at `/skills` for the agent to read.
+        skills_dir: Where the image has skills of its own; `/skills` leads there.
         healthcheck: What must succeed before the agent starts; `None` if nothing.
         unsupported: Why no kind of sandbox here can run the task; empty if that is not known.
         mounts: (path on this host, absolute path in the sandbox) of folders that the sandbox sees
@@ -102,12 +106,14 @@ class EnvironmentSpec:
     memory_mb: int | None = None
     storage_mb: int | None = None
     gpus: int = 0
-    network: bool = False
+    network: bool | None = None
+    tests_network: bool | None = None
     build_timeout_s: float = 600.0
     dockerfile: str = "Dockerfile"
     exclude: tuple[str, ...] = ()
     user: str | None = None
     skills: Path | None = None
+    skills_dir: str | None = None
     healthcheck: Healthcheck | None = None
     unsupported: str = ""
     mounts: tuple[tuple[str, str], ...] = ()

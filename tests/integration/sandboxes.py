@@ -36,6 +36,7 @@ DOCKER_SETTINGS = {
     "start_concurrency": 4,
     "call_timeout_s": 60.0,
     "network": "bridge",
+    "network_by_default": False,
     "build_network": "none",
     "pull": False,
     "grading": "task",

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from arise.environments.auto import AutoFactory
+from arise.environments.folders import temporary_folder
 from arise.errors import ConfigError
 from integration.sandboxes import make_factory, make_task
 
 
 def test_check_passes_here_and_auto_takes_it() -> None:
-    make_factory().check()
     auto = AutoFactory(candidates={"bubblewrap": make_factory()})
     auto.check()
     auto.close()
@@ -75,3 +76,21 @@ def test_unsupported_gives_the_reason(tmp_path: Path) -> None:
     factory = make_factory()
     assert factory.unsupported(make_task(tmp_path)) is None
     assert factory.unsupported(make_task(tmp_path, gpus=2)) == "needs Docker: gpus = 2"
+
+
+def test_folder_of_a_dead_process_is_removed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = "from arise.environments.folders import temporary_folder as f; print(f('toy'))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)},
+    )
+    left = Path(done.stdout.strip())
+    assert list(tmp_path.iterdir()) == [left]
+    first, second = temporary_folder("toy"), temporary_folder("toy")
+    assert sorted(tmp_path.iterdir()) == sorted([first, second])

@@ -196,3 +196,29 @@ def test_V01_grading_after_the_tests_own_timeout_is_possible_again(tmp_path: Pat
         assert files["reward.txt"] == b"1\n"
 
     in_environment("docker", body, task)
+
+
+@pytest.mark.parametrize("grading", ["shared", "separate"])
+@pytest.mark.parametrize("default", [False, True])
+def test_agent_and_tests_have_the_networks_that_the_task_names(
+    tmp_path: Path, grading: str, default: bool
+) -> None:
+    """By default none; the agent's own, then that of the tests, then the agent's again."""
+    test = f"[[ -e /sys/class/net/eth0 ]] && echo 1 > {REWARD} || echo 0 > {REWARD}"
+    task = task_for("docker", tmp_path, test, **({} if default else {"network": False}))
+    with_network = replace(task.environment, tests_network=not default)
+    task = replace(task, environment=with_network)
+    networks = {False: "lo\n", True: "eth0\nlo\n"}
+
+    async def body(environment: DockerEnvironment) -> None:
+        assert await shell(environment, "ls /sys/class/net") == networks[default]
+        assert await verify(environment, task) == float(not default)
+        await environment.resume()
+        assert await shell(environment, "ls /sys/class/net") == networks[default]
+
+    in_environment("docker", body, task, grading=grading, network_by_default=default)
+
+
+def test_default_network_needs_a_network() -> None:
+    with pytest.raises(ConfigError, match=r"environment\.network_by_default = true needs"):
+        make_docker_factory(network=None, network_by_default=True)

@@ -345,12 +345,28 @@ def test_skills_of_the_benchmark_are_mounted(kind: str, tmp_path: Path) -> None:
     in_environment(kind, body, task)
 
 
+def test_skills_of_the_image_are_found_at_the_same_place(kind: str, tmp_path: Path) -> None:
+    skills = tmp_path / "context" / "own" / "sorting"
+    skills.mkdir(parents=True)
+    (skills / "SKILL.md").write_text("Sort stably.\n")
+    task = task_for(kind, tmp_path, skills_dir="/app/own")
+
+    async def body(environment: Environment) -> None:
+        assert await shell(environment, "cat /skills/*/SKILL.md") == "Sort stably.\n"
+
+    in_environment(kind, body, task)
+
+
 def test_health_check(kind: str, tmp_path: Path) -> None:
-    healthy = Healthcheck(command="echo x >> f; (( $(wc -l < f) > 2 ))", interval_s=0.05)
+    command = "echo x >> f; (( $(wc -l < f) > 4 ))"
+    # Failures do not count at first, and attempts have a pause of their own then.
+    healthy = Healthcheck(
+        command=command, interval_s=60, start_period_s=60, start_interval_s=0.05, retries=1
+    )
     task = task_for(kind, tmp_path, healthcheck=healthy)
 
     async def body(environment: Environment) -> None:
-        assert await shell(environment, "wc -l < f") == "3\n"
+        assert await shell(environment, "wc -l < f") == "5\n"
 
     in_environment(kind, body, task)
     broken = Healthcheck(command="echo down; exit 1", interval_s=0.01, retries=2)

@@ -1,23 +1,14 @@
 """Tasks in several steps: a scripted policy, real sandboxes, tests after every step."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from arise.agents.orchestrator import Orchestrator, RolloutPlan
-from arise.agents.rendering import ChatRenderer
-from arise.agents.shell import ShellAgent
-from arise.inference.base import SamplingParams
-from arise.inference.scripted import ScriptedEngine
-from arise.modules.loading import RandomModel
 from arise.tasks.corpus import load_task
 from arise.types import FailureKind, RolloutFailure, Task, Trajectory
+from integration import playing
+from integration.playing import TOKENIZER
 from integration.sandboxes import REWARD, make_factory
-
-TOKENIZER = RandomModel(
-    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
-).tokenizer()
 
 
 def write_task(folder: Path, *, strategy: str = "mean", setup: str = "touch ready") -> Task:
@@ -42,44 +33,8 @@ def write_task(folder: Path, *, strategy: str = "mean", setup: str = "touch read
 
 def play(task: Task, replies: list[str]) -> Trajectory | RolloutFailure:
     """The one rollout of `task` in which the policy says `replies`."""
-    engine = ScriptedEngine(
-        script={(0, 0): replies},
-        encode=lambda text: TOKENIZER(text, add_special_tokens=False)["input_ids"],
-        end_token_id=TOKENIZER.eos_token_id,
-        max_context_tokens=4000,
-    )
-    factory = make_factory()
-    orchestrator = Orchestrator(
-        engine=engine,
-        environments=factory,
-        harness=ShellAgent(
-            system_prompt="Act.",
-            action_format="raw",
-            submit="submit",
-            max_turns=6,
-            max_output_tokens=64,
-            command_timeout_s=10,
-            max_observation_chars=1000,
-            observation_role="user",
-        ),
-        renderer=ChatRenderer(TOKENIZER, observation_role="user"),
-        context_tokens=4000,
-        max_in_flight=None,
-        default_timeout_s=20,
-        deterministic=True,
-        seed=7,
-    )
-    plan = RolloutPlan(
-        tasks=[task],
-        rollouts_per_task=1,
-        version=0,
-        sampling=SamplingParams(temperature=1.0, top_p=1.0, top_k=0),
-    )
-    try:
-        (group,) = asyncio.run(orchestrator.run(plan))
-    finally:
-        factory.close()
-    return group.slots[0]
+    (result,) = playing.play([task], [replies], make_factory())
+    return result
 
 
 def test_steps_share_files_but_not_the_conversation(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_limits_default_to_none(tmp_path: Path) -> None:
     assert task.solution is None
     assert environment.context is None
     assert (environment.cpus, environment.memory_mb, environment.storage_mb) == (None, None, None)
-    assert (environment.gpus, environment.network, environment.build_timeout_s) == (0, False, 600)
+    assert (environment.gpus, environment.network, environment.build_timeout_s) == (0, None, 600)
 
 
 def test_C05_an_unknown_key_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,13 +101,14 @@ def test_the_new_key_wins_over_the_deprecated_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "network"),
     [
-        ("", False),
+        ("", None),
         ("allow_internet = true", True),
+        ("allow_internet = false", False),
         ('network_mode = "allowlist"', True),
         ('network_mode = "no-network"\nallow_internet = true', False),
     ],
 )
-def test_network(tmp_path: Path, toml: str, network: bool) -> None:
+def test_network(tmp_path: Path, toml: str, network: bool | None) -> None:
     folder = write_task(tmp_path / "a", f"[environment]\n{toml}")
     assert load_task(folder, task_id="a").environment.network is network
 

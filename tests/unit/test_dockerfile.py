@@ -147,6 +147,7 @@ def test_harmless_instructions_are_skipped(tmp_path: Path) -> None:
         (EnvironmentSpec(docker_image="x:1"), "the image x:1"),
         (EnvironmentSpec(gpus=1), "gpus = 1"),
         (EnvironmentSpec(network=True), "network"),
+        (EnvironmentSpec(network=False, tests_network=True), "network"),
     ],
 )
 def test_specs_that_need_docker(spec: EnvironmentSpec, reason: str) -> None:

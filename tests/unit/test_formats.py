@@ -128,6 +128,56 @@ def test_harbor_users_skills_and_separate_grading(tmp_path: Path) -> None:
     assert task.environment.skills == folder / "environment/skills"
 
 
+@pytest.mark.parametrize(
+    ("manifest", "agent", "tests"),
+    [
+        (
+            '[environment]\nnetwork_mode = "public"\n[agent]\nnetwork_mode = "no-network"',
+            False,
+            True,
+        ),
+        ('[environment]\nallow_internet = false\n[verifier]\nnetwork_mode = "public"', False, True),
+        ('[verifier]\nnetwork_mode = "no-network"', None, False),
+        ('[agent]\nnetwork_mode = "public"', True, None),
+        ('[environment]\nnetwork_mode = "public"\n[verifier]\nnetwork_mode = "public"', True, None),
+    ],
+)
+def test_harbor_networks_of_agent_and_tests(
+    tmp_path: Path, manifest: str, agent: bool | None, tests: bool | None
+) -> None:
+    spec = load_task(harbor(tmp_path / "a", manifest), task_id="a").environment
+    assert (spec.network, spec.tests_network) == (agent, tests)
+
+
+def test_harbor_details(tmp_path: Path) -> None:
+    manifest = (
+        '[environment]\nos = "Linux"\nskills_dir = "/app/skills"\n[environment.healthcheck]\n'
+        'command = "true"\nstart_period_sec = 9\nstart_interval_sec = 0.5\n'
+    )
+    spec = load_task(harbor(tmp_path / "a", manifest), task_id="a").environment
+    assert (spec.unsupported, spec.skills_dir) == ("", "/app/skills")
+    assert spec.healthcheck is not None
+    assert (spec.healthcheck.start_period_s, spec.healthcheck.start_interval_s) == (9.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("[steps.agent]\nuser = 1000", "another [agent] user in one of its steps"),
+        ('[steps.verifier]\nenvironment_mode = "separate"', "another [verifier] environment_mode"),
+        ('[steps.verifier.environment]\ndocker_image = "x"', "own verifier containers"),
+        ('[steps.agent]\nuser = "agent"', ""),
+    ],
+)
+def test_steps_share_one_sandbox(tmp_path: Path, step: str, reason: str) -> None:
+    manifest = f'[agent]\nuser = "agent"\n[[steps]]\nname = "one"\nartifacts = ["/a"]\n{step}'
+    files = {"steps__one__instruction_DOT_md": "Do.", "steps__one__tests__test_DOT_sh": ""}
+    task = load_task(harbor(tmp_path / "a", manifest, **files), task_id="a")
+    assert task.artifacts == ("/a",)
+    assert reason in task.environment.unsupported
+    assert bool(reason) == bool(task.environment.unsupported)
+
+
 BENCHFLOW = """---
 schema_version: '1.3'
 metadata: {category: data, tags: [csv]}
@@ -168,6 +218,13 @@ def test_benchflow_task(tmp_path: Path) -> None:
     assert environment.skills == folder / "environment/skills"
     assert task.solution_env == {"KEY": "1"}
     assert environment.unsupported == ""
+
+
+def test_null_in_front_matter_means_not_given(tmp_path: Path) -> None:
+    text = "---\nsandbox: {gpus: null, env: null, allow_internet: null, cpus: null}\n---\nDo."
+    folder = write(tmp_path / "a", task_DOT_md=text, verifier__test_DOT_sh="")
+    spec = load_task(folder, task_id="a").environment
+    assert (spec.gpus, spec.env, spec.network, spec.cpus) == (0, {}, None, None)
 
 
 @pytest.mark.parametrize(

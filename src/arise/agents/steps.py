@@ -11,12 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from arise.environments.base import Environment
-from arise.environments.health import wait_until_healthy
+from arise.environments.steps import prepare_step
 from arise.environments.verifier import verify_with
-from arise.errors import SandboxError
 from arise.types import FinishReason, Step, Task
-
-_SETUP = "if [[ -f setup.sh ]]; then bash setup.sh; fi"
 
 
 class StepwiseEpisode:
@@ -54,7 +51,9 @@ class StepwiseEpisode:
         for index, step in enumerate(self._task.steps):
             if self._ungraded is not None and not await self._passes(self._ungraded):
                 break
-            await self._prepare(step, is_first=index == 0)
+            await prepare_step(
+                self._environment, step, is_first=index == 0, timeout_s=self._setup_timeout_s
+            )
             self._ungraded = step
             reason = await run(as_task(self._task, step))
         return reason
@@ -74,22 +73,6 @@ class StepwiseEpisode:
         )
         self._rewards.append(reward)
         return step.min_reward is None or reward >= step.min_reward
-
-    async def _prepare(self, step: Step, *, is_first: bool) -> None:
-        environment = self._environment
-        if not is_first:
-            await environment.resume()
-        if step.workdir is not None:
-            place = await environment.exec("pwd", timeout_s=self._setup_timeout_s)
-            await environment.upload(step.workdir, place.output.strip())
-            result = await environment.exec(_SETUP, timeout_s=self._setup_timeout_s)
-            if result.exit_code != 0:
-                raise SandboxError(
-                    f"setup.sh of step {step.name} failed; its output ends: "
-                    f"{result.output[-500:].strip() or '(none)'}"
-                )
-        if step.healthcheck is not None:
-            await wait_until_healthy(environment, step.healthcheck)
 
 
 def as_task(task: Task, step: Step) -> Task:

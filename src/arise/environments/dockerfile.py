@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from arise.types import EnvironmentSpec
@@ -66,7 +66,7 @@ def plan_environment(spec: EnvironmentSpec) -> BuildPlan:
     """
     if spec.gpus > 0:
         raise NeedsDockerError(f"gpus = {spec.gpus}")
-    if spec.network:
+    if spec.network or spec.tests_network:
         raise NeedsDockerError("network access")
     if spec.user not in (None, "root", "0"):
         raise NeedsDockerError(f"the user {spec.user}")
@@ -84,6 +84,13 @@ def plan_environment(spec: EnvironmentSpec) -> BuildPlan:
     if spec.skills is not None:
         plan.files.append(CopiedFile(target="/skills"))
         _copy_tree(plan, spec.skills, "/skills", None)
+    elif spec.skills_dir and spec.skills_dir != "/skills":
+        folder = posixpath.normpath(spec.skills_dir)
+        plan.files += [
+            replace(file, target="/skills" + file.target.removeprefix(folder))
+            for file in plan.files
+            if file.target == folder or file.target.startswith(f"{folder}/")
+        ]
     return plan
 
 

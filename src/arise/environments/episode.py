@@ -100,6 +100,7 @@ class BubblewrapEnvironment:
                 storage_bytes=self._storage_bytes,
                 shared_bytes=_SHARED_BYTES,
                 max_output_bytes=host.max_output_bytes,
+                mounts=spec.mounts,
             )
             try:
                 self._machine.send("files", files)

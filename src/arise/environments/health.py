@@ -22,11 +22,11 @@ async def wait_until_healthy(environment: Environment, check: Healthcheck) -> No
         result = await environment.exec(f"( {check.command}\n)", timeout_s=check.timeout_s)
         if result.exit_code == 0:
             return
-        if time.monotonic() - begin >= check.start_period_s:
-            failures += 1
+        is_starting = time.monotonic() - begin < check.start_period_s
+        failures += not is_starting
         if failures >= max(1, check.retries):
             raise SandboxError(
                 f"the task's health check failed {failures} times; its output ends: "
                 f"{result.output[-500:].strip() or '(none)'}"
             )
-        await asyncio.sleep(check.interval_s)
+        await asyncio.sleep(check.start_interval_s if is_starting else check.interval_s)

@@ -17,13 +17,14 @@ import glob
 import os
 import shutil
 import stat
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from arise.environments.folders import temporary_folder
 from arise.errors import ConfigError
 
 HOST_NAME = "sandbox"
+Mounts = tuple[tuple[str, str], ...]
 _USERLAND = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = (
     "alternatives ca-certificates debian_version fonts ld.so.cache ld.so.conf ld.so.conf.d magic "
@@ -123,7 +124,7 @@ class Bubblewrap:
             return cls(path=path, inner_path="/machine/bwrap", binds=((path, "/machine/bwrap"),))
         temporary = None
         if not _everybody_reaches(package / "_bin" / "bwrap"):
-            temporary = Path(tempfile.mkdtemp(prefix="arise-bubblewrap-"))
+            temporary = temporary_folder("bubblewrap")
             temporary.chmod(0o755)
             for part in (package, _libraries(package)):
                 if part.is_dir():
@@ -158,7 +159,7 @@ def _everybody_reaches(path: Path) -> bool:
 
 
 def machine_arguments(
-    bubblewrap: Bubblewrap, *, uid: int, storage_bytes: int, info_fd: int
+    bubblewrap: Bubblewrap, *, uid: int, storage_bytes: int, info_fd: int, mounts: Mounts = ()
 ) -> list[str]:
     """Command line of the outer sandbox, up to and including `--`."""
     arguments = [bubblewrap.path, "--unshare-all", "--die-with-parent", "--as-pid-1"]
@@ -169,12 +170,16 @@ def machine_arguments(
         arguments += ["--ro-bind-try", path, path]
     for source, target in bubblewrap.binds:
         arguments += ["--ro-bind", source, target]
+    for number, (source, _) in enumerate(mounts):
+        arguments += ["--ro-bind", source, f"/mounts/{number}"]
     for folder in ("/disk", "/trusted"):
         arguments += ["--size", str(storage_bytes), "--tmpfs", folder]
     return [*arguments, "--"]
 
 
-def session_arguments(bubblewrap: Bubblewrap, *, shared_bytes: int) -> list[str]:
+def session_arguments(
+    bubblewrap: Bubblewrap, *, shared_bytes: int, mounts: Mounts = ()
+) -> list[str]:
     """Command line of an inner sandbox that both kinds of session share."""
     arguments = [bubblewrap.inner_path, "--unshare-user", "--disable-userns", "--unshare-pid"]
     arguments += ["--unshare-ipc", "--unshare-cgroup-try", "--die-with-parent", "--new-session"]
@@ -183,6 +188,8 @@ def session_arguments(bubblewrap: Bubblewrap, *, shared_bytes: int) -> list[str]
     # /dev is a tmpfs without a size: left writable, it would get round the disk limit.
     arguments += ["--size", str(shared_bytes), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]
     arguments += ["--size", str(shared_bytes), "--tmpfs", "/run", "--bind", "/disk/logs", "/logs"]
+    for number, (_, target) in enumerate(mounts):
+        arguments += ["--ro-bind", f"/mounts/{number}", target]
     return arguments
 
 

@@ -50,6 +50,18 @@ def archive(files: Iterable[CopiedFile], *, replaced: Iterable[str] = ()) -> byt
     return buffer.getvalue()
 
 
+def entry(name: str, *, link: str = "") -> bytes:
+    """An archive of one empty file, or one symbolic link."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo(name)
+        info.mode, info.mtime = 0o644, _MTIME_S
+        if link:
+            info.type, info.linkname = tarfile.SYMTYPE, link
+        tar.addfile(info)
+    return buffer.getvalue()
+
+
 def archive_layers(
     sources: Iterable[Path],
     *,

@@ -15,6 +15,7 @@ from arise.environments import limits
 from arise.environments.machine import (
     SUPERVISOR,
     Bubblewrap,
+    Mounts,
     machine_arguments,
     session_arguments,
 )
@@ -34,6 +35,7 @@ class Machine:
         storage_bytes: Size of the agent's disk.
         shared_bytes: Size of /dev/shm and of /run.
         max_output_bytes: Cap of captured output.
+        mounts: Folders of this host that sessions see read-only, with their places.
 
     Raises:
         SandboxError: The process could not be started.
@@ -47,6 +49,7 @@ class Machine:
         storage_bytes: int,
         shared_bytes: int,
         max_output_bytes: int,
+        mounts: Mounts = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._supervisor_pid: int | None = None
@@ -70,11 +73,12 @@ class Machine:
                     uid=uid,
                     storage_bytes=storage_bytes,
                     info_fd=pipes.remote_of(self._info),
+                    mounts=mounts,
                 ),
                 *("/usr/bin/bash", "--norc", "--noprofile", "-c", SUPERVISOR, "supervisor"),
                 *(str(pipes.remote_of(fd)) for fd in remote),
                 str(uid),
-                *session_arguments(bubblewrap, shared_bytes=shared_bytes),
+                *session_arguments(bubblewrap, shared_bytes=shared_bytes, mounts=mounts),
             ]
             self._process = _spawn(command, pipes, output=output, errors=errors)
             opened.pop_all()

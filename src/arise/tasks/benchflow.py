@@ -62,7 +62,8 @@ def load_benchflow(folder: Path, *, task_id: str) -> Task:
         environment=environment_spec(
             environment,
             folder / "environment",
-            user=agent.user("user"),
+            agent=agent,
+            verifier=verifier,
             unsupported=_unsupported(root, body, verifier),
         ),
         tags=metadata.strings("tags"),

@@ -59,14 +59,15 @@ class Table:
 
     def count(self, field: str) -> int:
         """A number of things."""
-        value = self.values.get(field, 0)
+        value = self.values.get(field) or 0
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         return self.complain(field, value, "a whole number of at least 0")
 
     def flag(self, field: str) -> bool:
         """A truth value, false if not given."""
-        value = self.values.get(field, False)
+        value = self.values.get(field)
+        value = False if value is None else value
         return value if isinstance(value, bool) else self.complain(field, value, "true or false")
 
     def text(self, field: str) -> str | None:
@@ -78,7 +79,8 @@ class Table:
 
     def env(self, field: str) -> dict[str, str]:
         """Environment variables, with those of the host put in."""
-        value = self.values.get(field, {})
+        value = self.values.get(field)
+        value = {} if value is None else value
         if not isinstance(value, dict):
             self.complain(field, value, "a table of strings")
         for key, entry in value.items():
@@ -181,19 +183,24 @@ def instruction_text(file: Path, text: str) -> str:
 
 
 def environment_spec(
-    table: Table, context: Path, *, user: str | None, unsupported: str = ""
+    table: Table, context: Path, *, agent: Table, verifier: Table, unsupported: str = ""
 ) -> EnvironmentSpec:
     """What the `environment` table of Harbor and of BenchFlow asks for.
 
     Args:
         table: The table.
         context: The folder with the Dockerfile.
-        user: The agent's user.
+        agent: What the task says of its agent.
+        verifier: What the task says of its tests.
         unsupported: What else the task asks for and nothing here can give.
     """
-    mode = table.choice("network_mode", _NETWORK_MODES)
     skills = context / "skills"
-    if table.text("os") not in (None, "linux"):
+    network = _network(table)
+    if network is None and table.values.get("allow_internet") is not None:
+        network = table.flag("allow_internet")
+    agents, tests = _network(agent), _network(verifier)
+    agents, tests = (network if own is None else own for own in (agents, tests))
+    if (table.text("os") or "linux").lower() != "linux":
         unsupported = unsupported or f"asks for the operating system {table.values['os']}"
     for field in ("mcp_servers", "tpu"):
         if table.values.get(field):
@@ -207,13 +214,21 @@ def environment_spec(
         memory_mb=table.mebibytes("memory_mb", "memory"),
         storage_mb=table.mebibytes("storage_mb", "storage"),
         gpus=table.count("gpus"),
-        network=mode in ("public", "allowlist") or (mode is None and table.flag("allow_internet")),
+        network=agents,
+        tests_network=None if tests in (None, agents) else tests,
         build_timeout_s=table.number("build_timeout_sec") or 600.0,
-        user=user,
+        user=agent.user("user"),
         skills=skills if any(skills.glob("*/SKILL.md")) else None,
+        skills_dir=table.text("skills_dir"),
         healthcheck=healthcheck(table.table("healthcheck")),
         unsupported=unsupported,
     )
+
+
+def _network(table: Table) -> bool | None:
+    """Whether a table gives a network; `None` if it does not say."""
+    mode = table.choice("network_mode", _NETWORK_MODES)
+    return None if mode is None else mode != "no-network"
 
 
 def healthcheck(table: Table) -> Healthcheck | None:
@@ -231,5 +246,6 @@ def healthcheck(table: Table) -> Healthcheck | None:
         interval_s=table.number("interval_sec") or 5.0,
         timeout_s=table.number("timeout_sec") or 30.0,
         start_period_s=float(start),
+        start_interval_s=table.number("start_interval_sec") or 5.0,
         retries=table.count("retries") if "retries" in table.values else 3,
     )

@@ -74,8 +74,9 @@ def load_harbor(folder: Path, *, task_id: str) -> Task:
         environment=environment_spec(
             environment,
             folder / "environment",
-            user=agent.user("user"),
-            unsupported=_unsupported(verifier),
+            agent=agent,
+            verifier=verifier,
+            unsupported=_unsupported(verifier) or _unsupported_steps(root, agent, verifier),
         ),
         tags=metadata.strings("tags"),
         domain=metadata.text("domain") or metadata.text("category"),
@@ -84,7 +85,9 @@ def load_harbor(folder: Path, *, task_id: str) -> Task:
         verifier_env=verifier.env("env"),
         verifier_user=verifier.user("user"),
         is_graded_apart=verifier.choice("environment_mode", ("shared", "separate")) == "separate",
-        artifacts=_artifacts(root),
+        artifacts=tuple(
+            dict.fromkeys(path for table in (root, *_tables(root)) for path in _artifacts(table))
+        ),
         steps=steps,
         step_reward=root.choice("multi_step_reward_strategy", _REWARD_STRATEGIES) or "mean",
     )
@@ -113,6 +116,22 @@ def _unsupported(verifier: Table) -> str:
     return ""
 
 
+def _unsupported_steps(root: Table, agent: Table, verifier: Table) -> str:
+    """What differs between steps and must not: all of them share one sandbox."""
+    for step in _tables(root):
+        for own, common, fields in (
+            (step.table("agent"), agent, ("user", "network_mode")),
+            (step.table("verifier"), verifier, ("user", "network_mode", "environment_mode")),
+        ):
+            for field in fields:
+                if own.values.get(field) not in (None, common.values.get(field)):
+                    return f"asks for another [{common.name}] {field} in one of its steps"
+        reason = _unsupported(step.table("verifier"))
+        if reason:
+            return reason
+    return ""
+
+
 def _need_tests(folders: tuple[Path, ...]) -> None:
     if not any((folder / "test.sh").is_file() for folder in folders):
         raise BrokenTaskError(folders[-1] / "test.sh", "file is missing")
@@ -128,14 +147,19 @@ def _artifacts(root: Table) -> tuple[str, ...]:
     return tuple(map(str, sources))
 
 
-def _steps(folder: Path, root: Table, agent: Table, verifier: Table) -> tuple[Step, ...]:
+def _tables(root: Table) -> list[Table]:
+    """The tables `[[steps]]`."""
     value = root.values.get("steps") or []
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         root.complain("steps", value, "a list of tables")
-    steps = tuple(
-        _step(folder, Table(file=root.file, name=f"steps.{index}", values=entry), agent, verifier)
+    return [
+        Table(file=root.file, name=f"steps.{index}", values=entry)
         for index, entry in enumerate(value)
-    )
+    ]
+
+
+def _steps(folder: Path, root: Table, agent: Table, verifier: Table) -> tuple[Step, ...]:
+    steps = tuple(_step(folder, table, agent, verifier) for table in _tables(root))
     names = [step.name.casefold() for step in steps]
     if len(set(names)) < len(names):
         root.complain("steps", [step.name for step in steps], "a list of unique names")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from arise.environments.base import Environment, EnvironmentFactory
+from arise.environments.steps import prepare_step
 from arise.environments.verifier import verify, verify_with
 from arise.errors import SandboxError, VerifierError, one_line
 from arise.types import Step, Task
@@ -90,26 +91,28 @@ async def _episode(task: Task, environments: EnvironmentFactory, *, solve: bool)
             if solve:
                 await _solve(environment, task, None)
             return await verify(environment, task)
-        rewards: list[float] = []
-        for index, step in enumerate(task.steps):
-            if index:
-                await environment.resume()
-            if step.workdir is not None:
-                place = await environment.exec("pwd", timeout_s=60)
-                await environment.upload(step.workdir, place.output.strip())
-            if solve and step.solution is not None:
-                await _solve(environment, task, step)
-            rewards.append(
-                await verify_with(
-                    environment,
-                    step.tests,
-                    env=step.verifier_env,
-                    timeout_s=step.verifier_timeout_s,
-                )
-            )
-        return rewards[-1] if task.step_reward == "final" else sum(rewards) / len(rewards)
+        return await _episode_in_steps(task, environment, solve=solve)
     finally:
         await environment.stop()
+
+
+async def _episode_in_steps(task: Task, environment: Environment, *, solve: bool) -> float:
+    rewards: list[float] = []
+    for index, step in enumerate(task.steps):
+        await prepare_step(environment, step, is_first=index == 0, timeout_s=_DEFAULT_TIMEOUT_S)
+        if solve and step.solution is not None:
+            await _solve(environment, task, step)
+        rewards.append(
+            await verify_with(
+                environment,
+                step.tests,
+                env=step.verifier_env,
+                timeout_s=step.verifier_timeout_s,
+            )
+        )
+        if step.min_reward is not None and rewards[-1] < step.min_reward:
+            break
+    return rewards[-1] if task.step_reward == "final" else sum(rewards) / len(rewards)
 
 
 async def _solve(environment: Environment, task: Task, step: Step | None) -> None:

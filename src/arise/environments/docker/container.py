@@ -8,7 +8,7 @@ import contextlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,6 +61,7 @@ class Container:
         self.host = host
         self.name = name
         self._stdin: Wire | None = None
+        self._network = ""
 
     async def _call(self, method: str, /, *args: Any, **kw: Any) -> Any:
         return await self._hosts.call(self.host, getattr(self.host.api, method), *args, **kw)
@@ -73,18 +74,19 @@ class Container:
         labels: Mapping[str, str],
         env: Mapping[str, str],
         workdir: str | None,
+        mounts: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Create it, not started yet; with a disk quota if the host has any."""
         if self.host.has_disk_quota is not False:
             try:
-                await self._create(image, limits, labels, env, workdir, quota=True)
+                await self._create(image, limits, labels, env, workdir, mounts, quota=True)
                 self.host.has_disk_quota = True
                 return
             except SandboxError as error:
                 if _QUOTA_REFUSAL not in str(error):
                     raise
                 self.host.has_disk_quota = False
-        await self._create(image, limits, labels, env, workdir, quota=False)
+        await self._create(image, limits, labels, env, workdir, mounts, quota=False)
 
     async def _create(
         self,
@@ -93,12 +95,15 @@ class Container:
         labels: Mapping[str, str],
         env: Mapping[str, str],
         workdir: str | None,
+        mounts: Sequence[tuple[str, str]],
         *,
         quota: bool,
     ) -> None:
         api = self.host.api
+        self._network = limits.network
         config = api.create_host_config(
             init=True,
+            binds={source: {"bind": target, "mode": "ro"} for source, target in mounts},
             network_mode=limits.network,
             security_opt=["no-new-privileges"],
             cap_drop=list(_DROPPED_CAPABILITIES),
@@ -130,7 +135,6 @@ class Container:
             working_dir=workdir,
             stdin_open=True,
             healthcheck={"Test": ["NONE"]},
-            network_disabled=limits.network == "none",
             host_config=config,
         )
 
@@ -141,6 +145,13 @@ class Container:
         raw = await self._call("attach_socket", self.name, params={"stdin": 1, "stream": 1})
         self._stdin = Wire(raw)
         await self._call("start", self.name)
+
+    async def use_network(self, network: str) -> None:
+        """Give it another network, while it does not run."""
+        if network != self._network:
+            await self._call("disconnect_container_from_network", self.name, self._network)
+            await self._call("connect_container_to_network", self.name, network)
+            self._network = network
 
     async def halt(self) -> None:
         """Kill every process in it, and wait until they are dead."""

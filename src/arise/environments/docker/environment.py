@@ -23,7 +23,7 @@ from arise.environments.docker.scripts import FRESH_FOLDERS, LOG_FOLDERS, agent_
 from arise.environments.docker.shell import AgentShell
 from arise.environments.dockerfile import CopiedFile
 from arise.environments.health import wait_until_healthy
-from arise.environments.staging import archive, archive_layers
+from arise.environments.staging import archive, archive_layers, entry
 from arise.errors import SandboxError
 from arise.types import Task
 
@@ -89,6 +89,7 @@ class DockerEnvironment:
             image=image,
             workdir=workdir,
             options=options,
+            network=runtime.network_of(spec, is_grading=True),
             is_apart=runtime.grading == "separate"
             or (runtime.grading == "task" and self._task.is_graded_apart),
             max_output_bytes=runtime.max_output_bytes,
@@ -97,6 +98,8 @@ class DockerEnvironment:
         await container.put("/", archive(_log_folders()))
         if spec.skills is not None:
             await container.put("/", archive_layers((spec.skills,), prefix="skills"))
+        elif spec.skills_dir and spec.skills_dir != "/skills":
+            await container.put("/", entry("skills", link=spec.skills_dir))
         await container.start()
         self._shell = AgentShell(
             container,
@@ -111,19 +114,18 @@ class DockerEnvironment:
     def _options(self) -> dict[str, Any]:
         """What the container is created with, and any further one of this episode."""
         runtime, spec = self._runtime, self._task.environment
-        if spec.network and runtime.network is None:
-            raise SandboxError("the task asks for a network, and environment.network is null")
         return {
             "limits": ContainerLimits(
                 cpus=spec.cpus or runtime.cpus,
                 memory_bytes=(spec.memory_mb or runtime.memory_mb) * _MIB,
                 storage_bytes=self.storage_bytes,
                 max_processes=runtime.max_processes,
-                network=(runtime.network if spec.network else None) or "none",
+                network=runtime.network_of(spec),
             ),
             "labels": labels_of(runtime.run_id, task=self._task.id, trajectory=self._name),
             "env": agent_environment(spec.env),
             "workdir": spec.workdir,
+            "mounts": spec.mounts,
         }
 
     async def exec(self, command: str, *, timeout_s: float) -> ExecResult:
@@ -179,6 +181,7 @@ class DockerEnvironment:
             container = self._usable()
             await container.halt()
             await container.put("/", archive(_log_folders(), replaced=FRESH_FOLDERS))
+            await container.use_network(self._runtime.network_of(self._task.environment))
             await container.start()
             assert self._shell is not None
             await self._shell.start()

@@ -42,6 +42,7 @@ class DockerFactory:
         start_concurrency: Containers that start at once.
         call_timeout_s: Limit on one answer of Docker, in seconds.
         network: Docker network of tasks that ask for one; `None` refuses them.
+        network_by_default: Whether a task that does not say gets a network.
         build_network: Docker network of image builds.
         pull: Whether absent images are pulled.
         grading: `task` grades where the task says, `shared` in the agent's container, `separate`
@@ -65,6 +66,7 @@ class DockerFactory:
         start_concurrency: int,
         call_timeout_s: float,
         network: str | None,
+        network_by_default: bool,
         build_network: str,
         pull: bool,
         grading: str,
@@ -87,6 +89,10 @@ class DockerFactory:
             raise ConfigError(
                 f"environment.grading = {grading!r} is not one of {', '.join(_GRADING)}"
             )
+        if network_by_default and network is None:
+            raise ConfigError(
+                "environment.network_by_default = true needs environment.network, which is null"
+            )
         self.run_id = secrets.token_hex(6)
         self._hosts = DockerHosts(hosts, timeout_s=call_timeout_s)
         self._disk_check_interval_s = disk_check_interval_s
@@ -107,6 +113,7 @@ class DockerFactory:
             max_output_bytes=max_output_bytes,
             start_timeout_s=start_timeout_s,
             network=network,
+            network_by_default=network_by_default,
             grading=grading,
         )
 
@@ -139,8 +146,11 @@ class DockerFactory:
             return spec.unsupported
         if spec.gpus > 0:
             return f"asks for GPUs (gpus = {spec.gpus}); containers here have none"
-        if spec.network and self._runtime.network is None:
-            return "asks for a network, and environment.network is null"
+        try:
+            for is_grading in (False, True):
+                self._runtime.network_of(spec, is_grading=is_grading)
+        except SandboxError as error:
+            return str(error)
         if spec.context is not None and compose_file(spec.context) is not None:
             return f"needs docker-compose ({compose_file(spec.context)})"
         has_dockerfile = spec.context is not None and (spec.context / spec.dockerfile).is_file()

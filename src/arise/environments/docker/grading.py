@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from arise.environments.docker.container import Container
+from arise.environments.docker.container import Container, ContainerLimits
 from arise.environments.docker.hosts import DockerHosts
 from arise.environments.docker.repair import artifact_roots, repair
 from arise.environments.docker.scripts import tests_script
@@ -29,6 +30,7 @@ class Grader:
         image: Its image.
         workdir: Where commands start.
         options: What the agent's container was created with.
+        network: Docker network of the tests.
         is_apart: Grade in a second container that gets the artifacts only: working directory,
             `/logs/artifacts` and what the task names.
         max_output_bytes: Cap of the tests' output.
@@ -43,6 +45,7 @@ class Grader:
         image: str,
         workdir: str,
         options: Mapping[str, Any],
+        network: str,
         is_apart: bool,
         max_output_bytes: int,
     ) -> None:
@@ -51,7 +54,9 @@ class Grader:
         self._container = container
         self._image = image
         self._workdir = workdir
-        self._options = options
+        limits: ContainerLimits = options["limits"]
+        self._options = {**options, "limits": replace(limits, network=network)}
+        self._network = network
         self._is_apart = is_apart
         self._max_output_bytes = max_output_bytes
         self._second: Container | None = None
@@ -70,6 +75,7 @@ class Grader:
         graded = await self._make_second() if self._is_apart else agent
         if not self._is_apart:
             await repair(agent, await self._template())
+            await agent.use_network(self._network)
         await graded.put("/", packed)
         await graded.start()
         output = await self._run(graded, env, timeout_s)

@@ -15,13 +15,12 @@ Whatever else the agent installed or wrote stays, because tests have to see it.
 from __future__ import annotations
 
 import asyncio
-import io
 import posixpath
 import re
-import tarfile
 from collections.abc import Iterable, Iterator
 
 from arise.environments.docker.container import IS_FOLDER, Container
+from arise.environments.staging import entry
 
 _PROGRAM_FOLDERS = (
     "/usr/local/sbin",
@@ -83,13 +82,13 @@ async def _replaced_folders(
 async def _neutralise(container: Container, template: Container, path: str) -> None:
     """Make an added file harmless if it is one of those that act by being there."""
     if _AUTOMATIC.match(path):
-        await container.put(posixpath.dirname(path), _entry(posixpath.basename(path)))
+        await container.put(posixpath.dirname(path), entry(posixpath.basename(path)))
     elif posixpath.dirname(path) in _PROGRAM_FOLDERS:
         name = posixpath.basename(path)
         for folder in _PROGRAM_FOLDERS:
             hidden = posixpath.join(folder, name)
             if hidden != path and await template.kind(hidden) is not None:
-                await container.put(posixpath.dirname(path), _entry(name, link=hidden))
+                await container.put(posixpath.dirname(path), entry(name, link=hidden))
                 return
 
 
@@ -104,20 +103,8 @@ async def _restore(container: Container, template: Container, path: str) -> None
         # A folder in a file's place is removed by Docker; a link above was put right before.
         await container.put(parent, stream)
         return
-    await container.put(parent, _entry(posixpath.basename(path)))
+    await container.put(parent, entry(posixpath.basename(path)))
     await container.put(parent, stream)
-
-
-def _entry(name: str, *, link: str = "") -> bytes:
-    """An archive of one empty file, or one link."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        entry = tarfile.TarInfo(name)
-        entry.mode = 0o644
-        if link:
-            entry.type, entry.linkname = tarfile.SYMTYPE, link
-        tar.addfile(entry)
-    return buffer.getvalue()
 
 
 def _is_guarded(path: str) -> bool:

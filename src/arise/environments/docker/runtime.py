@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from arise.environments.docker.hosts import DockerHosts
 from arise.environments.docker.images import ImageStore
 from arise.environments.staging import ArchiveCache
+from arise.errors import SandboxError
+from arise.types import EnvironmentSpec
 
 if TYPE_CHECKING:
     from arise.environments.docker.environment import DockerEnvironment
@@ -30,7 +32,8 @@ class Runtime:
         max_processes: Processes and threads of a container.
         max_output_bytes: Cap of one command's output.
         start_timeout_s: Limit on a start without its image, in seconds.
-        network: Docker network of tasks that ask for one.
+        network: Docker network of tasks that ask for one; `None` refuses them.
+        network_by_default: Whether a task that does not say gets a network.
         grading: `task`, `shared` or `separate`.
         started: The environments that run, by container name.
     """
@@ -47,5 +50,21 @@ class Runtime:
     max_output_bytes: int
     start_timeout_s: float
     network: str | None
+    network_by_default: bool
     grading: str
     started: dict[str, DockerEnvironment] = field(default_factory=dict)
+
+    def network_of(self, spec: EnvironmentSpec, *, is_grading: bool = False) -> str:
+        """The Docker network of a task's agent, or of its tests.
+
+        Raises:
+            SandboxError: It needs one, and `environment.network` is null.
+        """
+        wanted = spec.network
+        if is_grading and spec.tests_network is not None:
+            wanted = spec.tests_network
+        if not (self.network_by_default if wanted is None else wanted):
+            return "none"
+        if self.network is None:
+            raise SandboxError("asks for a network, and environment.network is null")
+        return self.network

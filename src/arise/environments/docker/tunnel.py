@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 import time
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from arise.environments.folders import temporary_folder
 from arise.errors import ConfigError
 
 _REMOTE_SOCKET = "/var/run/docker.sock"
@@ -36,7 +35,7 @@ class SshTunnel:
             raise ConfigError(f"environment.hosts: {url} needs the program ssh (openssh-client)")
         if not parts.hostname:
             raise ConfigError(f"environment.hosts: {url} names no host; use ssh://user@host:port")
-        self._folder = Path(tempfile.mkdtemp(prefix="arise-ssh-"))
+        self._folder = temporary_folder("ssh")
         socket = self._folder / "docker.sock"
         command = [program, "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
         command += ["-o", f"ConnectTimeout={max(1, round(timeout_s))}"]
