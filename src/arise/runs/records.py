@@ -102,7 +102,8 @@ def _add_log_ratios(
     Five decimals are far below what matters for a ratio, and cost little beside the tokens.
     """
     starts = [n for n, turn in enumerate(turns) if n == 0 or turn["starts_row"]]
-    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(turns)], strict=True)):
+    ends = [*starts[1:], len(turns)] if turns else []
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         if first_row + number not in log_ratios:
             continue
         values = iter(log_ratios[first_row + number].tolist())
