@@ -161,7 +161,7 @@ def test_dodges_of_an_ordinary_user_one_after_the_other(kind: str, player_of: Ge
     assert reward == 0.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ROOT_KINDS)
 def test_ptrace_of_the_first_processes_gains_nothing(kind: str, player_of: Get) -> None:
     """Ending the resident shell, or the first process, only gives the agent a new one."""
     attach = (
