@@ -15,6 +15,7 @@ from arise.assembly import (
     build,
     build_curriculum,
     build_rubrics,
+    build_variant,
     load_tasks,
     require_supported,
 )
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
     from lightning import Callback, Trainer
 
     from arise.callbacks.evaluation import EvaluationCallback
+    from arise.callbacks.references import InitialPolicy
     from arise.inference.base import SamplingParams
     from arise.types import Task
 
 log = logging.getLogger(__name__)
+
+# What the policy is rewarded with, where a baseline has a reward of its own.
+_REWARDS = {"ruscarl": "points", "online": "criteria"}
 
 
 def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
@@ -121,6 +126,7 @@ class Run:
             cfg, cache_path=self.folder.verdict_cache
         )
         self.curriculum = build_curriculum(cfg, self.tasks, rubrics)
+        self.variant = build_variant(cfg, self.judge, self.chat_models)
 
     def fit(self) -> None:
         """Train to the configured step and say where everything is."""
@@ -229,11 +235,15 @@ class Run:
                     epsilon=algorithm.epsilon,
                     length_alpha=algorithm.length_alpha,
                     length_threshold_tokens=algorithm.length_threshold_tokens,
+                    reward=_REWARDS.get(cfg.rubrics.mode, "verifier"),
+                    outcome_weight=cfg.rubrics.online.outcome_weight,
                 ),
                 sampling=_sampling(cfg.rollout),
                 rollouts_per_task=cfg.rollout.rollouts_per_task,
                 micro_batch_tokens=algorithm.micro_batch_tokens,
                 max_lost_iterations=cfg.rollout.max_lost_iterations,
+                variant=self.variant,
+                references=self._references(),
             ),
             CoEvolutionCallback(
                 loop=self.loop,
@@ -269,6 +279,23 @@ class Run:
         ]
         return callbacks
 
+    def _references(self) -> InitialPolicy | None:
+        """Rollouts of the initial policy, for the baseline that compares with them."""
+        from arise.callbacks.references import InitialPolicy
+
+        online = self.variant.online
+        if online is None or online.options.reference != "initial_policy":
+            return None
+        return InitialPolicy(
+            engine=self.engine,
+            orchestrator=self.orchestrator,
+            loader=self.loader,
+            sampling=_sampling(self.cfg.rollout),
+            rollouts_per_task=min(
+                online.options.pairs_per_task, self.cfg.rollout.rollouts_per_task
+            ),
+        )
+
     def _evaluation(self) -> list[EvaluationCallback]:
         from arise.callbacks.evaluation import EvaluationCallback
 
@@ -281,6 +308,10 @@ class Run:
                 loop=self.loop,
                 orchestrator=self.orchestrator,
                 tasks=tasks,
+                extra={
+                    str(name): require_supported(load_tasks(node), self.environments)
+                    for name, node in evaluation.extra.items()
+                },
                 eval_interval=evaluation.eval_interval,
                 attempts_per_task=evaluation.attempts_per_task,
                 sampling=_sampling(evaluation),

@@ -60,7 +60,13 @@ def build_rubrics(
         return None, None, ()
     prompts = Prompts(directory=rubrics.prompts_dir)
     judge = _build_judge(cfg.judge, prompts, cache_path)
-    reflection_model, prices = _build_chat_model(cfg.reflection, "reflection")
+    is_static = rubrics.mode in ("static", "ruscarl")
+    reflection_model, prices = None, None
+    if not is_static:
+        reflection_model, prices = _build_chat_model(cfg.reflection, "reflection")
+    models = tuple(model for model in (judge.model, reflection_model) if model is not None)
+    if rubrics.mode == "online":
+        return judge, None, models
     pool = RubricPool(
         max_pairs=rubrics.max_pairs,
         max_new_pairs=rubrics.max_new_pairs,
@@ -74,12 +80,15 @@ def build_rubrics(
             eta_high=rubrics.eta_high,
             update_interval=rubrics.update_interval,
         ),
-        reflection=Reflection(model=reflection_model, prompts=prompts, prices=prices),
+        reflection=None
+        if reflection_model is None
+        else Reflection(model=reflection_model, prompts=prompts, prices=prices),
         inject_skills=rubrics.skills.inject,
         is_frozen=rubrics.mode == "frozen",
+        is_static=is_static,
         imported=_import_pool(pool, rubrics),
     )
-    return judge, parts, (judge.model, reflection_model)
+    return judge, parts, models
 
 
 def _build_judge(group: DictConfig, prompts: Any, cache_path: Path | None) -> Any:
@@ -114,14 +123,15 @@ def _build_chat_model(group: DictConfig, key: str) -> tuple[Any, Any]:
 
 
 def _import_pool(pool: Any, rubrics: DictConfig) -> tuple[Any, ...]:
-    """Take over another run's pool: as it ended, or for a frozen pool every pair it ever had."""
+    """Take over another run's pool: as it ended, or for a fixed pool every pair it ever had."""
     from arise.rubrics.events import lifetime_pairs, read_events, replay
+    from arise.rubrics.pool_file import pool_file
 
     if rubrics.pool_path is None:
         return ()
-    path = Path(rubrics.pool_path)
+    path = pool_file(rubrics.pool_path)
     events = read_events(path, key="rubrics.pool_path")
-    if rubrics.mode == "frozen":
+    if rubrics.mode != "dynamic":
         pairs = lifetime_pairs(events, where=str(path))
     else:
         last = replay(events, where=str(path))
@@ -129,6 +139,49 @@ def _import_pool(pool: Any, rubrics: DictConfig) -> tuple[Any, ...]:
     if not pairs:
         raise ConfigError(f"rubrics.pool_path: {path} holds no pair")
     return tuple(pool.import_pairs(pairs))
+
+
+def build_variant(cfg: DictConfig, judge: Any, models: Sequence[Any]) -> Any:
+    """What a baseline or control does otherwise than the method.
+
+    Args:
+        cfg: The whole configuration.
+        judge: From `build_rubrics`.
+        models: Chat models of judge and reflection, from `build_rubrics`.
+    """
+    from arise.llm.usage import TokenPrices
+    from arise.rubrics.elicitation import Elicitation
+    from arise.rubrics.online import OnlineOptions, OnlineRubrics
+    from arise.rubrics.scaffold import Scaffold
+    from arise.rubrics.variant import Variant
+
+    rubrics = cfg.rubrics
+    scaffold, online = None, None
+    if rubrics.mode == "ruscarl":
+        options = {str(key): value for key, value in rubrics.scaffold.items() if key != "strip"}
+        scaffold = Scaffold(seed=cfg.seed, **options)
+    if rubrics.mode == "online":
+        prices = cfg.reflection.get("prices") or {}
+        online = OnlineRubrics(
+            elicitation=Elicitation(
+                model=models[-1],
+                prompts_dir=rubrics.prompts_dir,
+                prices=TokenPrices.from_config(prices, key="reflection.prices"),
+            ),
+            judge=judge,
+            options=OnlineOptions(
+                reference=rubrics.online.reference,
+                pairs_per_task=rubrics.online.pairs_per_task,
+                max_criteria=rubrics.online.max_criteria,
+                trace_budget_tokens=cfg.judge.trace_budget_tokens,
+            ),
+        )
+    return Variant(
+        scaffold=scaffold,
+        strips_scaffold=scaffold is not None and rubrics.scaffold.strip,
+        online=online,
+        shuffle_seed=cfg.seed if rubrics.verdicts == "shuffled" else None,
+    )
 
 
 def build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> Any:
@@ -150,7 +203,7 @@ def load_tasks(group: DictConfig) -> list[Task]:
     from arise.tasks.corpus import load_corpus
     from arise.tasks.tags import with_tags
 
-    corpus = group.corpus
+    corpus = group.get("corpus")
     if corpus is None:
         corpus = str(build(group.generator))
     tasks = load_corpus(

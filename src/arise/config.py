@@ -128,6 +128,27 @@ class Skills:
 
 
 @dataclass
+class ScaffoldOptions:
+    """RuscaRL's scaffold; see `configs/rubrics/dynamic.yaml`."""
+
+    show: str = MISSING
+    steepness: float = MISSING
+    midpoint: float = MISSING
+    total_steps: int = MISSING
+    strip: bool = MISSING
+
+
+@dataclass
+class OnlineCriteria:
+    """OnlineRubrics' elicitation; see `configs/rubrics/dynamic.yaml`."""
+
+    reference: str = MISSING
+    pairs_per_task: int = MISSING
+    max_criteria: int = MISSING
+    outcome_weight: float = MISSING
+
+
+@dataclass
 class Rubrics:
     """The pool's life cycle; see `configs/rubrics/`."""
 
@@ -142,6 +163,9 @@ class Rubrics:
     max_text_chars: int = MISSING
     pool_path: str | None = MISSING
     prompts_dir: str | None = MISSING
+    verdicts: str = MISSING
+    scaffold: ScaffoldOptions = MISSING
+    online: OnlineCriteria = MISSING
 
 
 @dataclass
@@ -290,6 +314,7 @@ class Evaluation:
 
     corpus: Any = MISSING
     generator: dict[str, Any] | None = MISSING
+    extra: dict[str, Any] = MISSING
     eval_interval: int | None = MISSING
     attempts_per_task: int = MISSING
     temperature: float = MISSING

@@ -214,6 +214,8 @@ class Turn:
         exit_code: Exit code of the command; `None` if none ran or it timed out.
         finish_reason: `"stop"` (an end token was sampled) or `"length"`.
         starts_row: Whether the prompt is not a continuation of the previous turn.
+        trained_prompt_token_ids: int[P'], what a row is trained on in place of the prompt: the same
+            without what the prompt showed; `None` for the prompt itself.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -226,6 +228,7 @@ class Turn:
     exit_code: int | None = None
     finish_reason: str = "stop"
     starts_row: bool = False
+    trained_prompt_token_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,8 +333,11 @@ def _row(turns: tuple[Turn, ...]) -> TokenRow:
     logprobs: list[float] = []
     versions: list[int] = []
     for turn in turns:
-        num_prompt, num_generated = len(turn.prompt_token_ids), len(turn.token_ids)
-        token_ids += (*turn.prompt_token_ids, *turn.token_ids)
+        prompt = turn.prompt_token_ids
+        if turn.trained_prompt_token_ids is not None:
+            prompt = turn.trained_prompt_token_ids
+        num_prompt, num_generated = len(prompt), len(turn.token_ids)
+        token_ids += (*prompt, *turn.token_ids)
         mask += [False] * num_prompt + [True] * num_generated
         logprobs += [0.0] * num_prompt + list(turn.logprobs)
         versions += [-1] * num_prompt + list(turn.policy_versions)
@@ -437,6 +443,23 @@ class Review:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Criterion:
+    """A criterion of the OnlineRubrics baseline: it lives for one task in one iteration.
+
+    Attributes:
+        id: Number within its task and iteration, from 1.
+        text: What a trajectory shows that meets it.
+        weight: Its share of the reward, not 0; below 0 for a mistake that costs.
+        quote: Where it was seen, word for word, in one of the trajectories compared.
+    """
+
+    id: int
+    text: str
+    weight: float
+    quote: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTask:
     """A task and why the sampler chose it.
 
@@ -466,7 +489,9 @@ class Iteration:
         groups: One group per sample. Filled by the rollout callback.
         reviews: `reviews[i][j]` belongs to `groups[i].slots[j]`; `None` for a lost rollout or
             where no judge runs. Filled by the rollout callback.
-        shaped_rewards: `[i][j]` after Eq. 17; `None` for a lost rollout.
+        criteria: `criteria[i]` are those elicited for `samples[i]`; OnlineRubrics only.
+        shaped_rewards: `[i][j]` after Eq. 17, or the score of a baseline that has its own reward;
+            `None` for a lost rollout, or one without a score.
         advantages: `[i][j]` after Eq. 15 and 16; `None` for a lost rollout.
         num_generated_tokens: Σm of Eq. 19 over all ranks.
         micro_batches: This rank's packed rows (`arise.algorithms.packing.PackedBatch`).
@@ -482,6 +507,7 @@ class Iteration:
     skills: tuple[InjectedSkill, ...] = ()
     groups: list[TrajectoryGroup] = field(default_factory=list)
     reviews: list[list[Review | None]] = field(default_factory=list)
+    criteria: list[tuple[Criterion, ...]] = field(default_factory=list)
     shaped_rewards: list[list[float | None]] = field(default_factory=list)
     advantages: list[list[float | None]] = field(default_factory=list)
     num_generated_tokens: int = 0

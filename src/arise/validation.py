@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.errors import ConfigError
+from arise.rubrics.pool_file import pool_file
 from arise.tasks.corpus import has_task
 
 _CHOICES = {
@@ -25,10 +26,14 @@ _CHOICES = {
     "datamodule.on_broken": ("fail", "skip"),
     "environment.grading": ("task", "shared", "separate"),
     "curriculum.sampler": ("capability", "uniform", "vade"),
-    "rubrics.mode": ("dynamic", "frozen", "none"),
+    "rubrics.mode": ("dynamic", "frozen", "static", "ruscarl", "online", "none"),
+    "rubrics.verdicts": ("judged", "shuffled"),
+    "rubrics.scaffold.show": ("skill", "criterion"),
+    "rubrics.online.reference": ("initial_policy", "reflection"),
     "judge.on_outage": ("continue", "stop"),
     "harness.action_format": ("raw", "fenced"),
     "harness.observation_role": ("user", "tool"),
+    "harness.notation": ("json", "xml"),
     "model.layout": ("auto", "packed", "rows"),
     "model.compute_dtype": ("float32", "bfloat16"),
 }
@@ -77,6 +82,12 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.max_pairs": (1, float("inf"), True, False),
     "rubrics.max_new_pairs": (0, float("inf"), True, False),
     "rubrics.max_records": (1, float("inf"), True, False),
+    "rubrics.scaffold.steepness": (0, float("inf"), False, False),
+    "rubrics.scaffold.midpoint": (0, 1, True, True),
+    "rubrics.scaffold.total_steps": (1, float("inf"), True, False),
+    "rubrics.online.pairs_per_task": (1, float("inf"), True, False),
+    "rubrics.online.max_criteria": (1, float("inf"), True, False),
+    "rubrics.online.outcome_weight": (0, float("inf"), False, False),
     "judge.max_concurrency": (1, float("inf"), True, False),
     "judge.rubrics_per_request": (1, float("inf"), True, False),
     "judge.trace_budget_tokens": (1, float("inf"), True, False),
@@ -114,16 +125,8 @@ def validate(cfg: DictConfig) -> None:
     Raises:
         ConfigError: The first problem found.
     """
-    for problem in _unknown_keys(cfg, prefix=""):
-        raise ConfigError(problem)
-    missing = sorted(OmegaConf.missing_keys(cfg))
-    if missing:
-        raise ConfigError(
-            f"{missing[0]} has no value; set it on the command line: {missing[0]}=<value>"
-        )
+    validate_values(cfg)
     checks = (
-        _choices,
-        _ranges,
         _training_sampling,
         _rubrics,
         _tasks,
@@ -134,6 +137,34 @@ def validate(cfg: DictConfig) -> None:
     for check in checks:
         for problem in check(cfg):
             raise ConfigError(problem)
+
+
+def validate_values(cfg: DictConfig) -> None:
+    """Check what needs no knowledge of other keys: names, missing values, choices and ranges.
+
+    Raises:
+        ConfigError: The first problem found.
+    """
+    for problem in _unknown_keys(cfg, prefix=""):
+        raise ConfigError(problem)
+    missing = sorted(OmegaConf.missing_keys(cfg))
+    if missing:
+        raise ConfigError(
+            f"{missing[0]} has no value; set it on the command line: {missing[0]}=<value>"
+        )
+    for check in (_choices, _ranges):
+        for problem in check(cfg):
+            raise ConfigError(problem)
+
+
+def validate_loader(cfg: DictConfig) -> None:
+    """Check where the model comes from.
+
+    Raises:
+        ConfigError: The first problem found.
+    """
+    for problem in _model(cfg):
+        raise ConfigError(problem)
 
 
 def _unknown_keys(node: DictConfig, *, prefix: str) -> Iterator[str]:
@@ -197,28 +228,35 @@ def _rubrics(cfg: DictConfig) -> Iterator[str]:
             f"rubrics.eta_low = {cfg.rubrics.eta_low} must be below "
             f"rubrics.eta_high = {cfg.rubrics.eta_high}"
         )
-    if cfg.rubrics.mode == "none" and cfg.curriculum.sampler == "capability":
+    mode = cfg.rubrics.mode
+    if mode in ("none", "online") and cfg.curriculum.sampler == "capability":
         yield (
-            "curriculum.sampler = capability needs rubric verdicts, but rubrics = none; "
+            f"curriculum.sampler = capability needs rubric verdicts, but rubrics = {mode}; "
             "use curriculum.sampler=uniform or vade, or rubrics=dynamic"
         )
-    if cfg.rubrics.mode == "frozen" and cfg.rubrics.pool_path is None:
-        yield "rubrics.mode = frozen needs rubrics.pool_path, the pool.jsonl of a finished run"
     path = cfg.rubrics.pool_path
-    if path is not None and not Path(path).is_file():
+    if mode in ("frozen", "static", "ruscarl") and path is None:
+        yield f"rubrics.mode = {mode} needs rubrics.pool_path, the pool.jsonl of a finished run"
+    if path is not None and not pool_file(path).is_file():
         yield f"rubrics.pool_path: file {path!r} does not exist"
+    strips = mode == "ruscarl" and cfg.rubrics.scaffold.strip
+    if strips and cfg.algorithm.max_initial_ratio_error is not None:
+        yield (
+            "rubrics.scaffold.strip = true trains on other prompts than were sampled from, so "
+            "ratios do not start at 1; set algorithm.max_initial_ratio_error=null"
+        )
     prompts = cfg.rubrics.prompts_dir
     if prompts is not None and not Path(prompts).is_dir():
         yield f"rubrics.prompts_dir: folder {prompts!r} does not exist"
-    if cfg.rubrics.mode != "none":
-        for group in ("judge", "reflection"):
+    if mode != "none":
+        groups = ("judge",) if mode in ("static", "ruscarl") else ("judge", "reflection")
+        for group in groups:
             if "_target_" not in cfg[group]:
                 yield (
                     f"{group} names no model, but rubrics.mode = {cfg.rubrics.mode} needs one; "
                     f"use {group}=openai, {group}=rules for the offline stand-in, or rubrics=none"
                 )
-        yield from _chat_model(cfg, "judge")
-        yield from _chat_model(cfg, "reflection")
+            yield from _chat_model(cfg, group)
 
 
 def _chat_model(cfg: DictConfig, group: str) -> Iterator[str]:
@@ -231,8 +269,13 @@ def _chat_model(cfg: DictConfig, group: str) -> Iterator[str]:
 
 
 def _tasks(cfg: DictConfig) -> Iterator[str]:
-    for group in ("datamodule", "evaluation"):
-        corpus = cfg[group].corpus
+    sets = {"datamodule": cfg.datamodule, "evaluation": cfg.evaluation}
+    sets |= {f"evaluation.extra.{name}": node for name, node in cfg.evaluation.extra.items()}
+    for group, node in sets.items():
+        corpus = node.get("corpus")
+        is_extra = group.startswith("evaluation.extra")
+        if is_extra and corpus is None and node.get("generator") is None:
+            yield f"{group} names no tasks; give {group}.corpus or {group}.generator"
         if corpus is not None and not isinstance(corpus, str | ListConfig):
             yield f"{group}.corpus = {corpus!r} is not a folder or a list of folders"
             continue
@@ -263,6 +306,9 @@ def _tasks(cfg: DictConfig) -> Iterator[str]:
 
 
 def _model(cfg: DictConfig) -> Iterator[str]:
+    if "loader" not in cfg.model:
+        yield "model=endpoint gives no token ids, so it can be evaluated (evaluate.py), not trained"
+        return
     loader: Mapping[str, Any] = cfg.model.loader
     path = loader.get("path")
     if path is not None:

@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "rollout.rollouts_per_task=4",
             "datamodule.generator.count=64",
             "evaluation.generator.count=12",
+            "evaluation.extra.unseen.generator.count=4",
             "quiet=true",
         )
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from arise.agents.clock import AgentClock
 from arise.agents.gate import GenerationGate
@@ -61,6 +61,8 @@ class RolloutPlan:
         sampling: Base sampling parameters.
         skills: Skills in every system prompt.
         purpose: Keeps the seeds of training and evaluation apart.
+        shown: What single rollouts, by (task index, rollout), are shown instead of `skills`.
+        strips_skills: Whether what is shown is left out of the prompts that are trained on.
     """
 
     tasks: Sequence[Task]
@@ -69,6 +71,12 @@ class RolloutPlan:
     sampling: SamplingParams
     skills: tuple[InjectedSkill, ...] = ()
     purpose: str = "train"
+    shown: Mapping[tuple[int, int], tuple[InjectedSkill, ...]] = field(default_factory=dict)
+    strips_skills: bool = False
+
+    def skills_of(self, session: tuple[int, int]) -> tuple[InjectedSkill, ...]:
+        """Skills in the system prompt of rollout (task index, rollout)."""
+        return self.shown.get(session, self.skills)
 
 
 class Orchestrator:
@@ -84,6 +92,8 @@ class Orchestrator:
         default_timeout_s: Wall-clock limit of an episode whose task gives none.
         deterministic: Lockstep generation.
         seed: The run's seed.
+        make_session: Makes the policy's side of an episode; another one plays a model that gives
+            no token ids, in evaluation.
     """
 
     def __init__(
@@ -98,7 +108,9 @@ class Orchestrator:
         default_timeout_s: float,
         deterministic: bool,
         seed: int,
+        make_session: Callable[..., PolicySession] = PolicySession,
     ) -> None:
+        self._make_session = make_session
         self._engine = engine
         self._environments = environments
         self._harness = harness
@@ -115,6 +127,7 @@ class Orchestrator:
         plan: RolloutPlan,
         *,
         on_trajectory: Callable[[int, Trajectory], Awaitable[None]] | None = None,
+        on_failure: Callable[[int, RolloutFailure], Awaitable[None]] | None = None,
     ) -> list[TrajectoryGroup]:
         """Roll out every task G times.
 
@@ -122,9 +135,10 @@ class Orchestrator:
             plan: What to roll out.
             on_trajectory: Awaited with (task index, trajectory) as soon as an episode is graded,
                 while other episodes still run.
+            on_failure: The same for an episode that was lost.
 
         Returns:
-            One group per task, in the order of `plan.tasks`.
+            One group per task, in the order of `plan.tasks`, without what the plan skips.
 
         Raises:
             ConfigError: An episode showed that the configuration is impossible.
@@ -135,6 +149,7 @@ class Orchestrator:
             (index, rollout)
             for index in range(len(plan.tasks))
             for rollout in range(plan.rollouts_per_task)
+            if (index, rollout) not in plan.skip
         ]
         slots: dict[tuple[int, int], Trajectory | RolloutFailure] = {}
         limit = self._max_in_flight or max(1, len(queue))
@@ -148,6 +163,8 @@ class Orchestrator:
             slots[session] = result
             if on_trajectory is not None and isinstance(result, Trajectory):
                 await on_trajectory(session[0], result)
+            if on_failure is not None and isinstance(result, RolloutFailure):
+                await on_failure(session[0], result)
             self.num_finished += 1
 
         try:
@@ -167,7 +184,11 @@ class Orchestrator:
         return [
             TrajectoryGroup(
                 task=task,
-                slots=tuple(slots[index, j] for j in range(plan.rollouts_per_task)),
+                slots=tuple(
+                    slots[index, j]
+                    for j in range(plan.rollouts_per_task)
+                    if (index, j) not in plan.skip
+                ),
             )
             for index, task in enumerate(plan.tasks)
         ]
@@ -243,14 +264,15 @@ class Orchestrator:
         index, rollout = session
         task = plan.tasks[index]
         clock = AgentClock(counts_model_calls=not self._deterministic)
-        policy = PolicySession(
+        policy = self._make_session(
             session=session,
             renderer=self._renderer,
             generate=clock.watched(gate.generate),
             sampling=plan.sampling,
             seed_parts=(self._seed, plan.purpose, plan.version, task.id, rollout),
             context_tokens=self._context_tokens,
-            skills=plan.skills,
+            skills=plan.skills_of(session),
+            strips_skills=plan.strips_skills,
             is_training=plan.purpose == "train",
         )
         started = time.perf_counter()
@@ -273,7 +295,7 @@ class Orchestrator:
             turns=tuple(policy.turns),
             finish_reason=reason,
             task_reward=0.0,
-            skills=plan.skills,
+            skills=plan.skills_of(session),
             instruction=task.instruction,
             durations_s={"start": ready - started, "agent": time.perf_counter() - ready},
             harness=policy.report,

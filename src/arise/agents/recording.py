@@ -22,10 +22,27 @@ def request_seed(*parts: int | str) -> int:
 
 def with_skills(system_prompt: str, skills: Sequence[InjectedSkill]) -> str:
     """The system prompt with all active skills below it, in pair-id order, never cut."""
+    return system_prompt + _skills_block(skills)
+
+
+def without_skills(
+    messages: Sequence[Mapping[str, Any]], skills: Sequence[InjectedSkill]
+) -> list[dict[str, Any]]:
+    """The messages without what `with_skills` added."""
+    block = _skills_block(skills)
+    return [
+        {**message, "content": message["content"].replace(block, "", 1)}
+        if block and isinstance(message.get("content"), str)
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _skills_block(skills: Sequence[InjectedSkill]) -> str:
     if not skills:
-        return system_prompt
+        return ""
     lines = [f"- {skill.text}" for skill in sorted(skills, key=lambda skill: skill.pair_id)]
-    return "\n".join([system_prompt, "Skills:", *lines])
+    return "\n" + "\n".join(["Skills:", *lines])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +64,7 @@ class PolicySession:
         seed_parts: Everything but the turn that a request's seed depends on.
         context_tokens: Most tokens of prompt and replies together.
         skills: Skills in the system prompt of this episode.
+        strips_skills: Whether rows are trained on prompts without them.
         is_training: Whether the sampling is fixed: in evaluation an agent program may ask for
             its own.
 
@@ -72,6 +90,7 @@ class PolicySession:
         seed_parts: tuple[int | str, ...],
         context_tokens: int,
         skills: tuple[InjectedSkill, ...] = (),
+        strips_skills: bool = False,
         is_training: bool = True,
     ) -> None:
         self.skills = skills
@@ -85,6 +104,9 @@ class PolicySession:
         self.num_refused_calls = 0
         self.exit_code: int | None = None
         self.log = ""
+        self._strips_skills = strips_skills and bool(skills)
+        self._plain: tuple[int, ...] | None = None
+        self._num_first = 0
         self._session = session
         self._generate = generate
         self._sampling = sampling
@@ -136,6 +158,10 @@ class PolicySession:
         if self.turns:
             self.row_reasons[reason] += 1
         self._added = self.renderer.start(messages, tools=tools)
+        self._num_first = len(self._added)
+        if self._strips_skills:
+            plain = without_skills(messages, self.skills)
+            self._plain = self.renderer.start(plain, tools=tools)
         self._starts_row = True
         self._history = list(self._added)
         self.require_room_for_skills(self._added)
@@ -199,8 +225,7 @@ class PolicySession:
             raise InferenceError(
                 f"asked for 1 to {max_tokens} tokens, got {len(completion.token_ids)}"
             )
-        self._prompt_tokens += len(prompt_token_ids)
-        self._completion_tokens += len(completion.token_ids)
+        self.count_tokens(len(prompt_token_ids), len(completion.token_ids))
         return completion
 
     async def reply(self, *, max_tokens: int) -> Reply:
@@ -229,6 +254,7 @@ class PolicySession:
             text=self.renderer.decode(completion.token_ids),
             finish_reason=completion.finish_reason,
             starts_row=self._starts_row,
+            trained_prompt_token_ids=self._trained_prompt(),
         )
         self.turns.append(turn)
         self._starts_row = False
@@ -238,13 +264,26 @@ class PolicySession:
         limit = FinishReason.CONTEXT_LIMIT if is_context else FinishReason.OUTPUT_LIMIT
         return Reply(text=turn.text, limit=limit)
 
+    def _trained_prompt(self) -> tuple[int, ...] | None:
+        """The prompt without skills at the start of a row; all of a row's turns share it."""
+        if self._plain is None or not self._starts_row:
+            return None
+        return (*self._plain, *self._added[self._num_first :])
+
+    def count_tokens(self, num_read: int, num_generated: int) -> None:
+        """Count what one model call read and generated."""
+        self._prompt_tokens += num_read
+        self._completion_tokens += num_generated
+
+    def amend(self, **changes: Any) -> None:
+        """Change fields of the last turn that are no tokens."""
+        self.turns[-1] = replace(self.turns[-1], **changes)
+
     def act(self, action: str) -> None:
         """Record the command of the last reply before it runs: it may outlive the episode."""
         self.turns[-1] = replace(self.turns[-1], action=action)
 
-    def observe(
-        self, observation: str | Sequence[str], *, exit_code: int | None = None
-    ) -> None:
+    def observe(self, observation: str | Sequence[str], *, exit_code: int | None = None) -> None:
         """Record what the environment answered to the last reply and append it to the history.
 
         Args:

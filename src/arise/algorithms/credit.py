@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from arise.algorithms.advantages import combined_advantages
 from arise.algorithms.packing import WeightedRow
 from arise.algorithms.rewards import length_regularized
-from arise.types import Iteration, Trajectory, TrajectoryGroup
+from arise.algorithms.scores import points_score, score_advantages, weighted_score
+from arise.errors import ConfigError
+from arise.types import Iteration, Outcome, Trajectory, TrajectoryGroup
+
+REWARDS = ("verifier", "points", "criteria")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,9 @@ class CreditOptions:
         epsilon: ε.
         length_alpha: α.
         length_threshold_tokens: L_th.
+        reward: `"verifier"`: Eq. 15 to 17. `"points"`: RuscaRL's share of met criteria.
+            `"criteria"`: OnlineRubrics' weighted mean. The latter two know no Eq. 16 and 17.
+        outcome_weight: Weight of the verifier's outcome among the criteria.
     """
 
     rubric_weight: float
@@ -28,6 +35,12 @@ class CreditOptions:
     epsilon: float
     length_alpha: float
     length_threshold_tokens: int
+    reward: str = "verifier"
+    outcome_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.reward not in REWARDS:
+            raise ConfigError(f"reward {self.reward!r} is not one of {', '.join(REWARDS)}")
 
 
 def assign_credit(
@@ -62,10 +75,20 @@ def _credit_group(
     group: TrajectoryGroup,
     options: CreditOptions,
     live_pair_ids: Collection[int] | None,
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float | None], list[float]]:
     survivors = group.trajectories
     if not survivors:
         return [], []
+    reviews = iteration.reviews[index] if iteration.reviews else [None] * len(group.slots)
+    outcomes = [
+        review.outcomes if review is not None else {}
+        for slot, review in zip(group.slots, reviews, strict=True)
+        if isinstance(slot, Trajectory)
+    ]
+    if options.reward != "verifier":
+        scores = _scores(iteration, index, survivors, outcomes, options, live_pair_ids)
+        advantages = score_advantages(scores, std=options.std, eps=options.epsilon)
+        return scores, [float(value) for value in advantages]
     shaped = length_regularized(
         [trajectory.task_reward for trajectory in survivors],
         [trajectory.num_generated_tokens for trajectory in survivors],
@@ -73,12 +96,6 @@ def _credit_group(
         length_threshold=options.length_threshold_tokens,
         eps=options.epsilon,
     )
-    reviews = iteration.reviews[index] if iteration.reviews else [None] * len(group.slots)
-    outcomes = [
-        review.outcomes if review is not None else {}
-        for slot, review in zip(group.slots, reviews, strict=True)
-        if isinstance(slot, Trajectory)
-    ]
     advantages = combined_advantages(
         shaped,
         outcomes,
@@ -90,7 +107,30 @@ def _credit_group(
     return [float(value) for value in shaped], [float(value) for value in advantages]
 
 
-def _in_slots(group: TrajectoryGroup, values: list[float]) -> list[float | None]:
+def _scores(
+    iteration: Iteration,
+    index: int,
+    survivors: Sequence[Trajectory],
+    outcomes: Sequence[Mapping[int, Outcome]],
+    options: CreditOptions,
+    live_pair_ids: Collection[int] | None,
+) -> list[float | None]:
+    """The reward of a baseline that has its own, by survivor."""
+    if options.reward == "points":
+        return [points_score(own, pair_ids=live_pair_ids) for own in outcomes]
+    weights = {criterion.id: criterion.weight for criterion in iteration.criteria[index]}
+    return [
+        weighted_score(
+            weights,
+            own,
+            is_success=trajectory.is_success,
+            outcome_weight=options.outcome_weight,
+        )
+        for trajectory, own in zip(survivors, outcomes, strict=True)
+    ]
+
+
+def _in_slots(group: TrajectoryGroup, values: Sequence[float | None]) -> list[float | None]:
     """Values of survivors at their slots."""
     remaining = iter(values)
     return [next(remaining) if isinstance(slot, Trajectory) else None for slot in group.slots]

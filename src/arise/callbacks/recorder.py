@@ -81,7 +81,19 @@ class RecorderCallback(Callback):
         results = self._evaluation.results
         self._num_results = len(results)
         lines = [
-            json.dumps({"step": step, **asdict(results[step])}) + "\n" for step in sorted(results)
+            json.dumps(
+                {
+                    "step": step,
+                    **asdict(results[step]),
+                    "extra": {
+                        name: asdict(own[step])
+                        for name, own in self._evaluation.extra_results.items()
+                        if step in own
+                    },
+                }
+            )
+            + "\n"
+            for step in sorted(results)
         ]
         _replace(self._folder.evaluations, "".join(lines))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from lightning import Callback, LightningModule, Trainer
@@ -12,13 +12,16 @@ from arise.agents.orchestrator import Orchestrator, RolloutPlan
 from arise.aio import EventLoopThread
 from arise.algorithms.credit import CreditOptions, assign_credit, training_rows
 from arise.algorithms.packing import WeightedRow
+from arise.callbacks.references import InitialPolicy
 from arise.curriculum.curriculum import Curriculum
 from arise.errors import InferenceError
 from arise.inference.base import Engine, SamplingParams
 from arise.inference.weights import fingerprints, verify
 from arise.modules.distribution import share_rows
 from arise.modules.policy import PolicyModule
-from arise.types import Iteration, Review, Task, Trajectory
+from arise.rubrics.placebo import shuffled_reviews
+from arise.rubrics.variant import Variant
+from arise.types import InjectedSkill, Iteration, Review, Task, Trajectory
 
 
 class Reviewer(Protocol):
@@ -48,6 +51,8 @@ class RolloutCallback(Callback):
         rollouts_per_task: G.
         micro_batch_tokens: Most tokens of one forward pass.
         max_lost_iterations: Iterations in a row without a survivor that end the run.
+        variant: What a baseline or control does otherwise.
+        references: Rollouts of the initial policy, if the variant compares with them.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class RolloutCallback(Callback):
         rollouts_per_task: int,
         micro_batch_tokens: int,
         max_lost_iterations: int,
+        variant: Variant | None = None,
+        references: InitialPolicy | None = None,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -75,6 +82,9 @@ class RolloutCallback(Callback):
         self._micro_batch_tokens = micro_batch_tokens
         self._max_lost_iterations = max_lost_iterations
         self._num_lost_iterations = 0
+        self._variant = variant or Variant()
+        self._references = references
+        self._weights: Mapping[str, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the engine with the restored weights: before the first request, resumed or not."""
@@ -113,9 +123,12 @@ class RolloutCallback(Callback):
             version=iteration.index,
             sampling=self._sampling,
             skills=iteration.skills,
+            shown=self._shown(iteration),
+            strips_skills=self._variant.strips_scaffold,
         )
-        if self._judge is None:
+        if self._judge is None or self._variant.online is not None:
             iteration.groups = await self._orchestrator.run(plan)
+            await self._review_online(iteration)
             return
         # The pool is fixed for all groups here: synchronously nothing is born in between.
         judge, pairs = self._judge, self._curriculum.pairs
@@ -128,9 +141,49 @@ class RolloutCallback(Callback):
             reviews[index][trajectory.rollout] = await judge.review(task, trajectory, pairs)
 
         iteration.groups = await self._orchestrator.run(plan, on_trajectory=review)
-        iteration.reviews = reviews
+        iteration.reviews = self._as_reported(iteration, reviews)
         iteration.metrics.update(judge.pop_metrics())
         judge.require_judge()
+
+    def _shown(self, iteration: Iteration) -> dict[tuple[int, int], tuple[InjectedSkill, ...]]:
+        """What a scaffold shows each rollout; empty without one."""
+        scaffold = self._variant.scaffold
+        if scaffold is None:
+            return {}
+        return {
+            (index, rollout): scaffold.shown(
+                self._curriculum.pairs,
+                step=iteration.index + 1,
+                task_id=task.id,
+                rollout=rollout,
+                group_size=self._rollouts_per_task,
+            )
+            for index, task in enumerate(iteration.tasks)
+            for rollout in range(self._rollouts_per_task)
+        }
+
+    async def _review_online(self, iteration: Iteration) -> None:
+        """Criteria of this iteration alone, if the variant elicits them."""
+        if self._variant.online is None:
+            return
+        references = None
+        if self._references is not None:
+            references = await self._references.groups(
+                iteration.tasks, current=self._weights, version=iteration.index
+            )
+        await self._variant.online.review(iteration, references)
+
+    def _as_reported(
+        self, iteration: Iteration, reviews: list[list[Review | None]]
+    ) -> list[list[Review | None]]:
+        """The reviews; in the placebo control, each group's verdicts shuffled."""
+        seed = self._variant.shuffle_seed
+        if seed is None:
+            return reviews
+        return [
+            shuffled_reviews(own, seed=seed, iteration=iteration.index, task_id=task.id)
+            for own, task in zip(reviews, iteration.tasks, strict=True)
+        ]
 
     def _require_survivors(self, iteration: Iteration) -> None:
         """End a run whose engine or sandboxes are gone for good, instead of counting failures.
@@ -172,6 +225,8 @@ class RolloutCallback(Callback):
         weights = pl_module.policy.full_weights()
         if not trainer.is_global_zero:
             return
+        if self._references is not None:
+            self._weights = weights
         version = trainer.global_step
         report = self._loop.run(self._engine.load_weights(weights, version=version))
         expected = fingerprints(weights, dtype=self._engine.dtype)

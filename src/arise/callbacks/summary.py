@@ -52,9 +52,13 @@ class SummaryCallback(Callback):
             first, last = min(results), max(results)
             table.add_row(
                 "held-out pass rate",
-                f"{results[first].percent:.1f} % before, {results[last].percent:.1f} % after "
+                f"{results[first]} before, {results[last]} after "
                 f"(steps {first} and {last}, {results[last].num_tasks} tasks, no skills)",
             )
+        for name, own in (self._evaluation.extra_results if self._evaluation else {}).items():
+            if own:
+                first, last = min(own), max(own)
+                table.add_row(f"{name} pass rate", f"{own[first]} before, {own[last]} after")
         if self._folder.pool_log.is_file():
             counts = event_counts(read_events(self._folder.pool_log, key="pool.jsonl"))
             table.add_row("pairs", ", ".join(f"{n} {kind}" for kind, n in counts.items()))

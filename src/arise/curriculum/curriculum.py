@@ -27,18 +27,20 @@ class RubricParts:
         pool: P_k.
         buffer: B_k.
         evolution: The life-cycle update and its schedule.
-        reflection: G_ref.
+        reflection: G_ref; `None` for a pool without a life cycle.
         inject_skills: Whether active skills reach the system prompt.
         is_frozen: Whether the pool's membership is fixed.
+        is_static: Whether the pool has no life cycle at all; only its windows restart on schedule.
         imported: Events of the pairs that are in the pool from the start.
     """
 
     pool: RubricPool
     buffer: EvidenceBuffer
     evolution: Evolution
-    reflection: Reflection
+    reflection: Reflection | None
     inject_skills: bool = True
     is_frozen: bool = False
+    is_static: bool = False
     imported: tuple[Event, ...] = ()
 
 
@@ -148,10 +150,14 @@ class Curriculum:
         The sampler forgets retired rubrics and learns of new ones.
 
         Returns:
-            What the update did; `None` if none was due.
+            What the update did; `None` if none was due, or the pool has no life cycle.
         """
         rubrics = self._rubrics
         if rubrics is None or not rubrics.evolution.is_due(step):
+            return None
+        if rubrics.is_static or rubrics.reflection is None:
+            rubrics.pool.restart_window()
+            rubrics.buffer.restart()
             return None
         state = self._rng.getstate()
         try:

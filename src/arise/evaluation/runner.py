@@ -40,5 +40,6 @@ async def evaluate(
         [
             [slot.is_success if isinstance(slot, Trajectory) else None for slot in group.slots]
             for group in groups
-        ]
+        ],
+        domains=[task.domain for task in tasks],
     )

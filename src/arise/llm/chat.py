@@ -24,6 +24,14 @@ class Purpose(StrEnum):
     ANNOTATION = "annotation"
 
 
+class CriteriaPurpose(StrEnum):
+    """Which prompt of the OnlineRubrics baseline a request is."""
+
+    EXTRACTION = "criteria_extraction"
+    MERGE = "criteria_merge"
+    REFERENCE = "reference_answer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """One chat call.
@@ -37,7 +45,7 @@ class ChatRequest:
             if nobody counts.
     """
 
-    purpose: Purpose
+    purpose: Purpose | CriteriaPurpose
     messages: tuple[Mapping[str, str], ...]
     payload: Any = None
     max_tokens: int | None = None

@@ -13,7 +13,7 @@ from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
 from arise.errors import ConfigError
-from arise.llm.chat import Purpose
+from arise.llm.chat import CriteriaPurpose, Purpose
 
 SYSTEM_HEADING = "# System"
 USER_HEADING = "# User"
@@ -30,7 +30,7 @@ class Prompt:
         sha256: First 16 hex digits of the file's hash; goes into whatever the prompt produces.
     """
 
-    purpose: Purpose
+    purpose: Purpose | CriteriaPurpose
     system: str
     user: str
     sha256: str
@@ -63,7 +63,7 @@ def _compiled(source: str) -> Template:
     return environment.from_string(source)
 
 
-def read_prompt(purpose: Purpose, directory: Path) -> Prompt:
+def read_prompt(purpose: Purpose | CriteriaPurpose, directory: Path) -> Prompt:
     """Read `<directory>/<purpose>.md`.
 
     Raises:

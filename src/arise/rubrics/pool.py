@@ -298,6 +298,11 @@ class RubricPool:
         self._windows.clear()
         self._window_tasks.clear()
 
+    def restart_window(self) -> None:
+        """Count afresh, as after an update: what a pool without a life cycle does on schedule."""
+        self._windows.clear()
+        self._window_tasks.clear()
+
     def state_dict(self) -> dict[str, Any]:
         """Primitives only: pairs, next id, and the window's counts and tasks."""
         return {

@@ -50,6 +50,11 @@ def slot_records(iteration: Iteration) -> Iterator[dict[str, Any]]:
             else:
                 review = iteration.reviews[index][rollout] if iteration.reviews else None
                 record |= _trajectory(slot, review)
+                if iteration.criteria:
+                    record["criteria"] = [
+                        {"id": c.id, "text": c.text, "weight": c.weight, "quote": c.quote}
+                        for c in iteration.criteria[index]
+                    ]
                 record["shaped_reward"] = iteration.shaped_rewards[index][rollout]
                 record["advantage"] = iteration.advantages[index][rollout]
                 if record["advantage"] is not None:
@@ -118,7 +123,7 @@ def _add_log_ratios(
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    return {
+    record: dict[str, Any] = {
         "prompt_token_ids": list(turn.prompt_token_ids),
         "token_ids": list(turn.token_ids),
         # JSON has no infinity; a log-probability that is not finite trains nothing anyway.
@@ -131,6 +136,9 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "finish_reason": turn.finish_reason,
         "starts_row": turn.starts_row,
     }
+    if turn.trained_prompt_token_ids is not None:
+        record["trained_prompt_token_ids"] = list(turn.trained_prompt_token_ids)
+    return record
 
 
 def write_records(path: Path, records: Iterator[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from arise.rubrics.prompting import rubric_views
 from arise.tasks.shellworld.oracle_pool import oracle_events
 from arise.tasks.shellworld.rules_texts import REQUIREMENTS, recognise
 from arise.types import Criterion
-from shellworld.rule_requests import READ, REFLECTION, WRITE, trace
+from unit.shellworld.rule_requests import READ, REFLECTION, WRITE, trace
 
 RECORDED = pool_file("arise.tasks.shellworld:pools/recorded.jsonl")
 ORACLE = pool_file("arise.tasks.shellworld:pools/oracle.jsonl")
