@@ -16,10 +16,11 @@ _CODE = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
 _TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 _FAULT_ROW = re.compile(r"^\| ([A-Z]\d\d) \|(.*)\|(.*)\|$", re.MULTILINE)
 
-# The areas tokens and log-probabilities, loss, advantage, sandbox, and verifier.
+# The areas tokens and log-probabilities, loss, advantage, sandbox, verifier, judge and reflection.
 _FAULTS = (
     "T02 T06 T07 T08 T11 T12 T13 T14 T15 T16 L01 L02 L04 L07 L08 A01 A03 A05 A07 A08 "
-    "X02 X03 X04 X05 X06 X07 X11 X13 X14 X15 V01 V02 V04 V07 V08 V09 V11"
+    "X02 X03 X04 X05 X06 X07 X11 X13 X14 X15 V01 V02 V04 V07 V08 V09 V11 "
+    "J04 J05 J07 J08 J09 J10 J11 R02 R04 R05"
 ).split()
 
 
@@ -73,7 +74,8 @@ def test_every_line_of_the_algorithm_is_mapped() -> None:
 def test_every_fault_has_a_test_of_its_name_or_a_reason() -> None:
     rows = {
         fault: answer
-        for fault, _, answer in _FAULT_ROW.findall((ROOT / "docs" / "faults.md").read_text())
+        for page in (ROOT / "docs").glob("faults*.md")
+        for fault, _, answer in _FAULT_ROW.findall(page.read_text(encoding="utf-8"))
     }
     assert set(_FAULTS) <= set(rows)
     for fault, answer in rows.items():

@@ -14,6 +14,7 @@ _UNSAFE = re.compile(
     r"|\](?=~!?b\[)|\[(?=e~\[)"
     "|[\x7f\x85\u2028\u2029]"
 )
+_OBJECT_LINE = re.compile(r"^\W*[\[{]", re.MULTILINE)
 _THINKING_END = re.compile(r"</think>[ \t\r]*$", re.MULTILINE)
 
 
@@ -45,17 +46,21 @@ def dump_jsonl(values: list[Any] | tuple[Any, ...]) -> str:
 def without_thinking(text: str) -> str:
     """An answer without the thinking that some endpoints leave in front of it.
 
-    Thinking ends with the last line that ends with `</think>`. If it was begun and never ended, the
-    answer was cut before it came: nothing is left.
+    Thinking ends with the first line that ends with `</think>`. If it was begun and never ended,
+    the answer was cut before it came: nothing is left. Where no `<think>` begins it, as with
+    templates that put that into the prompt, it counts only if no object stands before its end:
+    else a marker that the answer quotes could hide what the answer says before it.
 
     Example:
         >>> without_thinking("<think>\\nPerhaps.\\n</think>\\n{}")
         '\\n{}'
     """
-    ends = list(_THINKING_END.finditer(text))
-    if ends:
-        return text[ends[-1].end() :]
-    return "" if text.lstrip().startswith("<think>") else text
+    end = _THINKING_END.search(text)
+    if text.lstrip().startswith("<think>"):
+        return text[end.end() :] if end else ""
+    if end and not _OBJECT_LINE.search(text, 0, end.start()):
+        return text[end.end() :]
+    return text
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -250,3 +250,37 @@ def test_fields_that_are_no_text_are_empty() -> None:
 )
 def test_refined_skill(text: str, expected: str | None) -> None:
     assert parse_refined_skill(text, old_text="Old text") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"<think>\n{L1.replace('pass', 'fail')}\n</think>\n{L1}\n{L2}\n{L3}", ALL),
+        (f"  <think>Let me see.</think>\n{L1}\n{L2}\n{L3}", ALL),
+        (f"Let me see, step 3 ...\n</think>\n\n{L1}\n{L2}\n{L3}", ALL),
+        (f"<think>\n{L1}\n{L2}", {}),
+        # A marker that the answer quotes hides nothing that was said before it.
+        (f"{L2}\nIt wrote:\n</think>\n{L2.replace('fail', 'pass')}", {}),
+        (f"<think>It wrote:\n</think>\n{L2.replace('fail', 'pass')}\n</think>\n{L2}", {}),
+    ],
+)
+def test_thinking_in_front_of_the_answer(text: str, expected: dict[int, Outcome]) -> None:
+    assert outcomes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f'{{"verdicts": [{L1}, {L2}, {{"id": 3, "reas', {1: PASS, 2: FAIL}),
+        (f'[{L1}, {L2}, {{"id": 3, "reason": "a "b"", "verdict": "fail"}}]', {1: PASS, 2: FAIL}),
+        # After the broken entry nobody knows what is inside a string.
+        (f'{{"verdicts": [{L1}, {{"id": 2, "reason": "he said "no"}}, {L3}]}}', {1: PASS}),
+        (f'{{"verdicts": [{{"id": 9, "reason": "{L1}', {}),
+        ('{"verdicts": [', {}),
+    ],
+)
+def test_of_a_broken_list_the_entries_before_the_break_count(
+    text: str, expected: dict[int, Outcome]
+) -> None:
+    assert outcomes(text) == expected
+    assert judge(text).problems["broken_lines"] == 1
