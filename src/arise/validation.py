@@ -289,13 +289,13 @@ def _tasks(cfg: DictConfig) -> Iterator[str]:
                     "task.toml, instruction.md and tests/test.sh (Harbor), task.md (BenchFlow) or "
                     "task.yaml (Terminal-Bench 1)"
                 )
-        tags = cfg[group].get("tags")
+        tags = node.get("tags")
         if tags is not None and not Path(tags).is_file():
             yield (
                 f"{group}.tags: file {tags!r} does not exist; python -m arise.tasks annotate "
                 "writes it"
             )
-        if group == "datamodule" and not folders and cfg[group].generator is None:
+        if group == "datamodule" and not folders and node.generator is None:
             yield "datamodule.corpus is empty; give a folder of tasks, or datamodule=shellworld"
     has_evaluation_tasks = cfg.evaluation.corpus or cfg.evaluation.generator is not None
     if cfg.evaluation.eval_interval is not None and not has_evaluation_tasks:
