@@ -133,7 +133,7 @@ def changed_keys(saved: DictConfig, now: DictConfig) -> Iterator[tuple[str, Any,
     old, new = _flat(saved), _flat(now)
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
-        if before != after and not _is_free(key):
+        if before != after and not _is_free(key) and not _is_idle(key, now):
             yield key, before, after
 
 
@@ -221,3 +221,9 @@ def _is_free(key: str) -> bool:
         return key == prefix or key.startswith(f"{prefix}.")
 
     return any(map(is_below, FREE_KEYS)) and not any(map(is_below, MEANING_KEYS))
+
+
+def _is_idle(key: str, config: DictConfig) -> bool:
+    """Whether nothing looks at a setting: the scaffold, whose T follows `trainer.max_steps`."""
+    mode = OmegaConf.select(config, "rubrics.mode")
+    return key.startswith("rubrics.scaffold.") and mode != "ruscarl"
