@@ -74,7 +74,9 @@ def build_rubrics(
     )
     parts = RubricParts(
         pool=pool,
-        buffer=EvidenceBuffer(max_records=rubrics.max_records),
+        buffer=EvidenceBuffer(
+            max_records=rubrics.max_records, budget_tokens=rubrics.evidence_budget_tokens
+        ),
         evolution=Evolution(
             eta_low=rubrics.eta_low,
             eta_high=rubrics.eta_high,

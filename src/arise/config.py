@@ -160,6 +160,7 @@ class Rubrics:
     max_pairs: int = MISSING
     max_new_pairs: int = MISSING
     max_records: int = MISSING
+    evidence_budget_tokens: int | None = MISSING
     max_text_chars: int = MISSING
     pool_path: str | None = MISSING
     prompts_dir: str | None = MISSING

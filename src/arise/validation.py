@@ -82,6 +82,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.max_pairs": (1, float("inf"), True, False),
     "rubrics.max_new_pairs": (0, float("inf"), True, False),
     "rubrics.max_records": (1, float("inf"), True, False),
+    "rubrics.evidence_budget_tokens": (1, float("inf"), True, False),
     "rubrics.scaffold.steepness": (0, float("inf"), False, False),
     "rubrics.scaffold.midpoint": (0, 1, True, True),
     "rubrics.scaffold.total_steps": (1, float("inf"), True, False),

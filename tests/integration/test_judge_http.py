@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from arise import app, cli
-from runs import TASKS, compose_config, only_run, trajectories
+from runs import TASKS, compose_config, only_run, stub_endpoints, trajectories
 from stub_judge import StubJudge
 
 KEY = "sk-test-123456789"
@@ -144,3 +145,35 @@ def test_imported_pool_with_an_unknown_capability(
     )
     assert str(pool) in message
     assert "line 1" in message
+
+
+def test_a_resumed_run_asks_for_no_verdict_twice(tmp_path: Path) -> None:
+    overrides = (
+        "experiment=arise",
+        "debug=tiny",
+        "datamodule=folder",
+        f"datamodule.corpus={TASKS}",
+        f"paths.output_dir={tmp_path}",
+        "trainer.max_steps=3",
+        "rubrics.update_interval=1",
+        "callbacks.checkpoint.every_steps=1",
+        "callbacks.checkpoint.keep_last=0",
+        "quiet=true",
+    )
+    with StubJudge() as stub:
+        app.train(compose_config(*overrides, *stub_endpoints(stub.base_url)))
+        run = only_run(tmp_path, "arise")
+        first = trajectories(run)
+        # As after a death between the last optimizer step and its checkpoint.
+        shutil.rmtree(run / "checkpoints" / "step_000003")
+        num_asked = len(verdict_requests(stub))
+        app.train(compose_config(*overrides, *stub_endpoints(stub.base_url), "ckpt_path=last"))
+        assert num_asked > 0
+        assert len(verdict_requests(stub)) == num_asked
+    assert trajectories(run) == first
+    assert all(slot["review"]["verdicts"] for slot in first["step_000003.jsonl.gz"])
+
+
+def verdict_requests(stub: StubJudge) -> list[str]:
+    texts = [body["messages"][1]["content"] for _, body in stub.requests]
+    return [text for text in texts if "Criteria that need a verdict" in text]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from arise.errors import ConfigError
 from arise.llm.text import clean_text, cut_middle
+from arise.rubrics.compression import compress
 from arise.rubrics.payloads import FailureRecord, GenerationRecord, SkillUse
 from arise.types import Diagnostic, Outcome, Review, Task, Trajectory
 
@@ -105,15 +106,21 @@ class EvidenceBuffer:
 
     Args:
         max_records: Most records that one reflection request sees; key `rubrics.max_records`.
+        budget_tokens: Most tokens of their texts, estimated; `None` leaves them as they are. Key
+            `rubrics.evidence_budget_tokens`.
 
     Raises:
-        ConfigError: `max_records` is below 1.
+        ConfigError: A limit is below 1.
     """
 
-    def __init__(self, *, max_records: int) -> None:
-        if not isinstance(max_records, int) or max_records < 1:
-            raise ConfigError(f"rubrics.max_records must be an integer >= 1, got {max_records!r}")
+    def __init__(self, *, max_records: int, budget_tokens: int | None = None) -> None:
+        for key, value in (("max_records", max_records), ("evidence_budget_tokens", budget_tokens)):
+            if key == "evidence_budget_tokens" and value is None:
+                continue
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"rubrics.{key} must be an integer >= 1, got {value!r}")
         self._max_records = max_records
+        self._budget_tokens = budget_tokens
         self._records: list[EvidenceRecord] = []
 
     def __len__(self) -> int:
@@ -165,9 +172,14 @@ class EvidenceBuffer:
         if len(eligible) > self._max_records:
             chosen = _choose(rng, len(eligible), self._max_records)
             eligible = [eligible[index] for index in chosen]
-        return tuple(
-            record.for_generation(number) for number, record in enumerate(eligible, start=1)
+        return self._compressed(
+            [record.for_generation(number) for number, record in enumerate(eligible, start=1)]
         )
+
+    def _compressed(self, records: Sequence[GenerationRecord]) -> tuple[GenerationRecord, ...]:
+        if self._budget_tokens is None:
+            return tuple(records)
+        return compress(records, self._budget_tokens)
 
     def failures(self, pair_id: int, revision: int) -> tuple[FailureRecord, ...]:
         """Evidence for refining a skill, failed tasks first, each part in window order.
@@ -187,13 +199,17 @@ class EvidenceBuffer:
             and record.verdict_of(pair_id)[0] == Outcome.FAIL
         ]
         matching.sort(key=lambda record: record.is_success)
+        del matching[self._max_records :]
+        shown = self._compressed(
+            [record.for_generation(number) for number, record in enumerate(matching, start=1)]
+        )
         return tuple(
             FailureRecord(
-                record=record.for_generation(number),
+                record=compressed,
                 reason=record.verdict_of(pair_id)[1],
                 is_success=record.is_success,
             )
-            for number, record in enumerate(matching[: self._max_records], start=1)
+            for record, compressed in zip(matching, shown, strict=True)
         )
 
     def num_trajectories_by_tag(self) -> tuple[tuple[str, int], ...]:

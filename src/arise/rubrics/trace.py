@@ -54,7 +54,7 @@ def shorten(view: TrajectoryView, budget_tokens: int) -> TrajectoryView:
         if total <= budget_tokens:
             break
         lengths = [estimate_tokens(getattr(step, name) or "") for step in view.steps]
-        limit = _common_limit(lengths, budget_tokens - (total - sum(lengths)))
+        limit = common_limit(lengths, budget_tokens - (total - sum(lengths)))
         limit = max(limit, MIN_PIECE_TOKENS)
         if max(lengths, default=0) <= limit:
             continue
@@ -96,7 +96,7 @@ def _cut(step: TraceStep, name: str, limit: int) -> TraceStep:
     return replace(step, **changes)
 
 
-def _common_limit(lengths: list[int], room: int) -> int:
+def common_limit(lengths: list[int], room: int) -> int:
     """The largest L with Σ min(length, L) ≤ room, so that only the longest pieces are cut."""
     left = max(room, 0)
     ordered = sorted(lengths)

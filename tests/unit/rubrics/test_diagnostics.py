@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from arise.errors import ConfigError
+from arise.llm.tokens import estimate_tokens
 from arise.rubrics.diagnostics import EvidenceBuffer
+from arise.rubrics.payloads import GenerationRecord
 from arise.types import (
     Diagnostic,
     FinishReason,
@@ -150,6 +152,51 @@ def test_window_numbers_restart_and_state() -> None:
     assert (len(buffer), buffer.draw(random.Random(0))) == (0, ())
 
 
+def test_texts_are_shortened_to_the_budget_signals_first_and_no_finding_goes() -> None:
+    findings = tuple(
+        Diagnostic(kind="gap", behaviour=f"b{n} " * 60, signal="s" * 2000, covered_by=n)
+        for n in range(3)
+    )
+    full, small = (EvidenceBuffer(max_records=9, budget_tokens=b) for b in (None, 1500))
+    for buffer in (full, small):
+        for task_id in ("t1", "t2"):
+            observe(
+                buffer,
+                task_id,
+                diagnostics=findings,
+                skills=((1, 0),),
+                verdicts=((1, Outcome.FAIL),),
+            )
+    rng = random.Random(0)
+    before, after = full.draw(rng), small.draw(rng)
+    assert sum(size(record) for record in before) > 4000
+    assert 1300 < sum(size(record) for record in after) <= 1500
+    for long, short in zip(before, after, strict=True):
+        assert (long.number, long.task_id, len(long.diagnostics)) == (
+            short.number,
+            short.task_id,
+            len(short.diagnostics),
+        )
+        for one, other in zip(long.diagnostics, short.diagnostics, strict=True):
+            assert (one.kind, one.behaviour, one.covered_by) == (
+                other.kind,
+                other.behaviour,
+                other.covered_by,
+            )
+            assert "characters left out" in other.signal
+    shown = small.failures(1, 0)
+    assert sum(size(failure.record) for failure in shown) <= 1500
+    assert [failure.reason for failure in shown] == ["why 1", "why 1"]
+
+
+def size(record: GenerationRecord) -> int:
+    texts = [record.instruction]
+    texts += [text for entry in record.diagnostics for text in (entry.behaviour, entry.signal)]
+    return sum(map(estimate_tokens, texts))
+
+
 def test_limit_is_checked() -> None:
+    with pytest.raises(ConfigError, match=r"rubrics.evidence_budget_tokens must be .* got 0"):
+        EvidenceBuffer(max_records=1, budget_tokens=0)
     with pytest.raises(ConfigError, match=r"rubrics.max_records must be an integer >= 1, got 0"):
         EvidenceBuffer(max_records=0)
