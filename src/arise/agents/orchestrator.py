@@ -63,6 +63,8 @@ class RolloutPlan:
         purpose: Keeps the seeds of training and evaluation apart.
         shown: What single rollouts, by (task index, rollout), are shown instead of `skills`.
         strips_skills: Whether what is shown is left out of the prompts that are trained on.
+        skip: Rollouts, by (task index, rollout), that are not played: an interrupted evaluation
+            has them already.
     """
 
     tasks: Sequence[Task]
@@ -73,6 +75,7 @@ class RolloutPlan:
     purpose: str = "train"
     shown: Mapping[tuple[int, int], tuple[InjectedSkill, ...]] = field(default_factory=dict)
     strips_skills: bool = False
+    skip: frozenset[tuple[int, int]] = frozenset()
 
     def skills_of(self, session: tuple[int, int]) -> tuple[InjectedSkill, ...]:
         """Skills in the system prompt of rollout (task index, rollout)."""
