@@ -52,3 +52,22 @@ $(ORACLE)/.installed: oracle/packages.txt oracle/imports.txt
 
 clean:
 	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+# Agent programs for harness=kilo and harness=mini_swe_agent. They are mounted into sandboxes, so
+# their folder must be open to other users: AGENTS=/somewhere/open, and ARISE_AGENTS the same.
+AGENTS ?= .agents
+KILO_VERSION ?= 7.7.7
+MINI_SWE_AGENT_VERSION ?= 2.4.6
+SANDBOX_PYTHON ?= /usr/bin/python3
+
+kilo: $(AGENTS)/kilo/.installed-$(KILO_VERSION)
+$(AGENTS)/kilo/.installed-%:
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(AGENTS)/kilo @kilocode/cli@$*
+	touch $@
+
+mini-swe-agent: $(AGENTS)/mini-swe-agent/.installed-$(MINI_SWE_AGENT_VERSION)
+$(AGENTS)/mini-swe-agent/.installed-%: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --only-binary=:all: --target $(AGENTS)/mini-swe-agent \
+	  --python-version $$($(SANDBOX_PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+	  mini-swe-agent==$*
+	touch $@
+

@@ -12,12 +12,12 @@ log=${TMPDIR:-/tmp}/arise-dockerd.log
 give_up() { echo "docker tests: skipped: $*" >&2; exit 0; }
 
 has() { command -v "$1" >/dev/null; }
-if ! has dockerd || ! has debootstrap || ! has sshd; then
+if ! has dockerd || ! has debootstrap || ! has sshd || ! has tmux; then
   [[ $(id -u) == 0 ]] || give_up "Docker is not installed, and this user cannot install it"
   command -v apt-get >/dev/null || give_up "Docker is not installed, and there is no apt-get"
   export DEBIAN_FRONTEND=noninteractive
   (apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-    docker.io debootstrap iptables tini ca-certificates openssh-server openssh-client) >"$log" 2>&1 ||
+    docker.io debootstrap iptables tini ca-certificates openssh-server openssh-client tmux) >"$log" 2>&1 ||
     give_up "docker.io could not be installed: $(tail -1 "$log")"
 fi
 
@@ -36,13 +36,15 @@ if ! answers; then
   answers || give_up "dockerd does not run here: $(tail -1 "$log")"
 fi
 
-if ! docker image inspect "$image" >/dev/null 2>&1; then
+# An image of an earlier version may lack what the tests need by now.
+is_complete() { docker run --rm --network none "$image" tmux -V >/dev/null 2>&1; }
+if ! is_complete; then
   [[ $(id -u) == 0 ]] || give_up "the image $image is absent, and this user cannot make it"
   root=$(mktemp -d)
   trap 'rm -rf "$root"' EXIT
   # The mirror that this machine's own packages come from.
   mirror=$(apt-get indextargets --format '$(SITE) $(RELEASE)' | awk '$2 == "bookworm" {print $1; exit}')
-  debootstrap --variant=minbase --include=python3,procps bookworm "$root/image" ${mirror:+"$mirror"} \
+  debootstrap --variant=minbase --include=python3,procps,tmux bookworm "$root/image" ${mirror:+"$mirror"} \
     >"$log.image" 2>&1 || give_up "the image could not be made: $(tail -1 "$log.image")"
   rm -rf "$root"/image/var/cache/apt/archives/*.deb "$root"/image/var/lib/apt/lists/*
   tar -C "$root/image" -c . | docker import - "$image" >/dev/null ||

@@ -108,6 +108,7 @@ class Run:
         share_run_folder(self.folder)
         self.loader = loader
         self.loop = EventLoopThread()
+        self.harness = harness
         self.engine = build(
             cfg.engine, model=loader.empty_model, max_context_tokens=cfg.rollout.context_tokens
         )
@@ -158,6 +159,7 @@ class Run:
         """Stop engine, sandboxes, event loop and process group; safe after any failure."""
         from torch import distributed
 
+        self.loop.run(self.harness.stop())
         self.loop.run(self.engine.stop())
         self.loop.close()
         self.environments.close()

@@ -15,6 +15,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from arise.config_evaluate import EVALUATE_SCHEMAS
+from arise.config_harness import HARNESS_SCHEMAS
+
 
 @dataclass
 class Resume:
@@ -372,7 +375,7 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
 def register_schemas() -> None:
     """Put the schemas into Hydra's ConfigStore; safe to repeat."""
     store = ConfigStore.instance()
-    for group, name, node in _SCHEMAS:
+    for group, name, node in (*_SCHEMAS, *HARNESS_SCHEMAS, *EVALUATE_SCHEMAS):
         store.store(group=group, name=name, node=node)
 
 

@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "arise"
 # A package may import itself and those on lower levels.
 LEVELS = [
     {"types", "errors", "aio"},
-    {"algorithms", "llm", "environments", "inference", "config"},
-    {"rubrics"},
+    {"algorithms", "llm", "environments", "inference", "config_harness", "config_evaluate"},
+    {"rubrics", "config"},
     {"curriculum", "tasks"},
     {"agents", "runs"},
     {"modules", "evaluation"},

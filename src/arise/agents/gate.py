@@ -37,6 +37,7 @@ class GenerationGate:
         self._batch: asyncio.Task[None] | None = None
 
     def enter(self, session: Session) -> None:
+        self._asked: list[asyncio.Future[Completion]] = []
         """Count an episode as live."""
         self._live.add(session)
 
@@ -50,6 +51,8 @@ class GenerationGate:
 
         Raises:
             InferenceError: The engine could not answer this call.
+        A batch that nobody waits for any more, because its calls were cancelled, is ended.
+
         """
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting[request.session] = (request, future)
@@ -65,6 +68,9 @@ class GenerationGate:
 
     def _is_due(self) -> bool:
         return bool(self._waiting) and (not self._lockstep or self._waiting.keys() >= self._live)
+            if self._asked and all(asked.cancelled() for asked in self._asked):
+                assert self._batch is not None
+                self._batch.cancel()
 
     async def _run_batch(self) -> None:
         # One turn of the loop lets every episode that is ready join this batch.
@@ -78,9 +84,10 @@ class GenerationGate:
         try:
             answers = await self._ask([request for request, _ in calls])
         finally:
-            self._batch = None
+            self._batch, self._asked = None, []
             # Nobody may wait for ever, not even if this batch was cancelled.
             missing = [InferenceError("the engine was stopped")] * (len(calls) - len(answers))
+        self._asked = [future for _, future in calls]
             for (_, future), answer in zip(calls, [*answers, *missing], strict=True):
                 if future.done():
                     continue
@@ -88,7 +95,7 @@ class GenerationGate:
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
-        self._dispatch()
+            self._dispatch()
 
     async def _ask(self, requests: list[GenerationRequest]) -> list[Completion | InferenceError]:
         try:

@@ -10,9 +10,16 @@ from arise.types import FinishReason, Task
 
 
 class Harness(Protocol):
-    """Runs an agent loop; one object serves all episodes of a run and keeps no state."""
+    """Runs an agent loop; one object serves all episodes of a run and keeps no state of them."""
 
     observation_role: str
+
+    async def start(self) -> None:
+        """Bring up what all episodes share; called before each batch of them."""
+
+    def outfit(self, task: Task) -> Task:
+        """The task with what the harness needs in its sandbox."""
+        return task
 
     async def run(
         self, task: Task, session: PolicySession, environment: Environment
@@ -22,4 +29,9 @@ class Harness(Protocol):
         Raises:
             InferenceError: The engine failed.
             SandboxError: The sandbox failed.
+            HarnessError: The agent could not be run.
         """
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Release what `start` brought up; safe to call more than once."""

@@ -148,6 +148,7 @@ class Orchestrator:
         """
         self.num_finished = 0
         gate = GenerationGate(self._engine, lockstep=self._deterministic)
+        await self._harness.start()
         queue = [
             (index, rollout)
             for index in range(len(plan.tasks))
@@ -210,7 +211,9 @@ class Orchestrator:
         steps: StepwiseEpisode | None = None
         try:
             try:
-                environment = self._environments.create(task, name=f"{index}-{rollout}")
+                environment = self._environments.create(
+                    self._harness.outfit(task), name=f"{index}-{rollout}"
+                )
                 if task.steps:
                     steps = StepwiseEpisode(
                         task, environment, setup_timeout_s=self._default_timeout_s

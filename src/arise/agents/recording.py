@@ -72,6 +72,7 @@ class PolicySession:
         turns: Model calls so far; those of one token row stand together.
         renderer: As given.
         context_tokens: As given.
+        sampling: As given.
         row_reasons: How often a row was begun after the first one, by reason.
         num_tool_calls: Tool calls that the policy tried; counted by the harness.
         num_tool_errors: Those that could not be run; counted by the harness.
@@ -109,7 +110,7 @@ class PolicySession:
         self._num_first = 0
         self._session = session
         self._generate = generate
-        self._sampling = sampling
+        self.sampling = sampling
         self._seed_parts = seed_parts
         self._num_calls = 0
         self._prompt_tokens = 0
@@ -211,7 +212,7 @@ class PolicySession:
         """
         number, self._num_calls = self._num_calls, self._num_calls + 1
         params = replace(
-            sampling or self._sampling,
+            sampling or self.sampling,
             max_tokens=max_tokens,
             stop_token_ids=self.renderer.stop_token_ids,
             seed=request_seed(*self._seed_parts, number),

@@ -108,6 +108,10 @@ class ChatRenderer:
         """Token ids of a text that no template is wrapped around; special tokens stay text."""
         return self._encode(text, special=False)
 
+    def encode_template_text(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt that somebody else rendered: special tokens are what they spell."""
+        return self._encode(text, special=True)
+
     def _after_reply(self, messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
         """What the template writes after an assistant's reply, in pieces of glue and content."""
         marked = MarkedMessages(without_call_strings(messages))
@@ -121,9 +125,7 @@ class ChatRenderer:
         self._require_once(marked, text, hint=roles)
         return list(marked.pieces(text.split(_REPLY, 1)[1]))
 
-    def _require_once(
-        self, marked: MarkedMessages, text: str, *, hint: Sequence[str] = ()
-    ) -> None:
+    def _require_once(self, marked: MarkedMessages, text: str, *, hint: Sequence[str] = ()) -> None:
         roles = hint or [str(message["role"]) for message in marked.messages]
         if any(text.count(mark) != 1 for mark in marked.required):
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from arise.agents.harness import Harness
 from arise.agents.recording import PolicySession, with_skills
 from arise.environments.base import Environment, ExecResult
 from arise.errors import ConfigError
@@ -36,7 +37,7 @@ def clip(text: str, limit: int, *, dropped_bytes: int = 0) -> str:
     return f"{text[:head]}\n[{missing} left out]\n{text[len(text) - tail :]}"
 
 
-class ShellAgent:
+class ShellAgent(Harness):
     """A minimal agent loop for tasks in a shell.
 
     Args:

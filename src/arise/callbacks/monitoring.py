@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
 from lightning import Callback, LightningModule, Trainer
 
 from arise.curriculum.curriculum import Curriculum
-from arise.types import FailureKind, FinishReason, Iteration
+from arise.types import FailureKind, FinishReason, Iteration, Trajectory
 
 
 def rollout_metrics(iteration: Iteration) -> dict[str, float]:
@@ -43,6 +44,7 @@ def rollout_metrics(iteration: Iteration) -> dict[str, float]:
     if shaped:
         metrics["reward/shaped_mean"] = statistics.fmean(shaped)
     metrics |= {f"rollout/finish_{r}_share": finished[r] / count for r in FinishReason}
+    metrics |= _harness_metrics(survivors)
     with_survivors = [group for group in groups if group.trajectories]
     for name, wanted in (("all_fail", False), ("all_pass", True)):
         uniform = sum(
@@ -54,6 +56,23 @@ def rollout_metrics(iteration: Iteration) -> dict[str, float]:
     if rows:
         silent = sum(not any(row) for row in rows)
         metrics["reward/zero_advantage_group_share"] = silent / len(rows)
+    return metrics
+
+
+def _harness_metrics(survivors: Sequence[Trajectory]) -> dict[str, float]:
+    """Tool calls that could not be run, refused model calls, and why rows broke."""
+    reports = [trajectory.harness for trajectory in survivors]
+    num_calls = sum(report.num_tool_calls for report in reports)
+    reasons: Counter[str] = Counter()
+    for report in reports:
+        reasons.update(report.row_reasons)
+    metrics = {f"rollout/row_break_{reason}": float(count) for reason, count in reasons.items()}
+    if num_calls:
+        errors = sum(report.num_tool_errors for report in reports)
+        metrics["rollout/tool_error_rate"] = errors / num_calls
+    num_refused = sum(report.num_refused_calls for report in reports)
+    if num_refused:
+        metrics["rollout/refused_calls"] = float(num_refused)
     return metrics
 
 

@@ -7,6 +7,7 @@ seventh, in slot order. Only `durations_s` differs between two runs of the same 
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import math
@@ -95,6 +96,7 @@ def _trajectory(trajectory: Trajectory, review: Review | None) -> dict[str, Any]
             "model": review.model,
             "shortening": review.shortening,
         }
+    record["harness"] = dataclasses.asdict(trajectory.harness)
     record["durations_s"] = {key: round(s, 4) for key, s in trajectory.durations_s.items()}
     return record
 
