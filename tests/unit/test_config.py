@@ -22,6 +22,10 @@ NEEDED = {
     ("judge", "openai"): ["judge.model=some-model"],
     ("reflection", "openai"): ["reflection.model=some-model"],
     ("datamodule", "folder"): ["datamodule.corpus=some/tasks"],
+    ("model", "endpoint"): ["model.model=some-model", "model.base_url=http://some/v1"],
+    ("harness", "external"): ["harness.command=some-agent"],
+    ("benchmark", "skillsbench"): ["benchmark.path=some/tasks"],
+    ("benchmark", "terminal_bench"): ["benchmark.path=some/tasks"],
 }
 
 
