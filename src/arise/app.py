@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from arise.assembly import (
     build,
     build_curriculum,
+    build_engine,
     build_rubrics,
     build_variant,
     load_tasks,
@@ -107,11 +108,9 @@ class Run:
         self.overrides = overrides
         share_run_folder(self.folder)
         self.loader = loader
-        self.loop = EventLoopThread()
         self.harness = harness
-        self.engine = build(
-            cfg.engine, model=loader.empty_model, max_context_tokens=cfg.rollout.context_tokens
-        )
+        self.loop = EventLoopThread()
+        self.engine = build_engine(cfg, model=loader.empty_model, folder=self.folder.path)
         self.orchestrator = Orchestrator(
             engine=self.engine,
             environments=self.environments,
@@ -159,8 +158,8 @@ class Run:
         """Stop engine, sandboxes, event loop and process group; safe after any failure."""
         from torch import distributed
 
-        self.loop.run(self.harness.stop())
         self.loop.run(self.engine.stop())
+        self.loop.run(self.harness.stop())
         self.loop.close()
         self.environments.close()
         self.folder.release()

@@ -6,7 +6,7 @@ Heavy packages are imported inside the functions, so that importing this module 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,23 @@ _JUDGING = (
     "give_up_after",
     "alarm_after",
 )
+
+
+def build_engine(cfg: DictConfig, *, model: Callable[..., Any], folder: Path) -> Any:
+    """The engine that is configured, or for `engine=auto` the better one on this machine.
+
+    Args:
+        cfg: The whole configuration.
+        model: Builds an empty model of the policy's architecture.
+        folder: The run's, for the log of a server of our own.
+    """
+    from arise.inference.auto import best_engine
+
+    node = cfg.engine
+    if "candidates" in node:
+        node = node.candidates[best_engine(list(map(str, node.candidates)))]
+    own = {"log_path": folder / "vllm.log"} if "urls" in node else {}
+    return build(node, model=model, max_context_tokens=cfg.rollout.context_tokens, **own)
 
 
 def build_rubrics(

@@ -245,6 +245,32 @@ class TransformersEngine:
 
 
 @dataclass
+class VLLMEngine:
+    """vLLM servers; see `configs/engine/vllm.yaml`."""
+
+    _target_: str = MISSING
+    urls: list[str] = MISSING
+    dtype: str = MISSING
+    sync: str = MISSING
+    sync_dir: str | None = MISSING
+    devices: Any = MISSING
+    kv_cache_gib: float | None = MISSING
+    enforce_eager: bool = MISSING
+    args: list[str] = MISSING
+    start_timeout_s: float = MISSING
+    request_timeout_s: float = MISSING
+    health_interval_s: float = MISSING
+    api_key_env: str | None = MISSING
+
+
+@dataclass
+class AutoEngine:
+    """The better engine on this machine; see `configs/engine/auto.yaml`."""
+
+    candidates: dict[str, Any] = MISSING
+
+
+@dataclass
 class Bubblewrap:
     """The unprivileged sandbox; see `configs/environment/bubblewrap.yaml`."""
 
@@ -361,6 +387,8 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
     ("judge", "rules_schema", JudgeRules),
     ("reflection", "openai_schema", ReflectionEndpoint),
     ("engine", "transformers_schema", TransformersEngine),
+    ("engine", "vllm_schema", VLLMEngine),
+    ("engine", "auto_schema", AutoEngine),
     ("environment", "bubblewrap_schema", Bubblewrap),
     ("environment", "docker_schema", Docker),
     ("environment", "auto_schema", AutoEnvironment),

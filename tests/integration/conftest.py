@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from integration.sandboxes import need_docker
+from vllm_session import vllm_url  # noqa: F401 - a fixture of the whole session
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 In *lockstep* a batch is dispatched only when every live episode waits for one, sorted by session:
 what a batch holds then never depends on how fast a sandbox was, which is what makes a run
-repeatable bit for bit. Otherwise a batch is dispatched whenever the engine is free.
+repeatable bit for bit. Otherwise a batch is dispatched whenever the engine is free. An engine that
+batches by itself gets every call at once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class GenerationGate:
 
     Args:
         engine: Plays the policy.
-        lockstep: Whether to wait for every live episode before each batch.
+        lockstep: Whether to wait for every live episode before each batch; not for an engine that
+            batches by itself.
 
     An episode is *live* between `enter` and `leave`. Admitting an episode while another one leaves
     keeps lockstep exact, because the newcomer is awaited from that moment on.
@@ -35,9 +37,9 @@ class GenerationGate:
         self._live: set[Session] = set()
         self._waiting: dict[Session, tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
         self._batch: asyncio.Task[None] | None = None
+        self._asked: list[asyncio.Future[Completion]] = []
 
     def enter(self, session: Session) -> None:
-        self._asked: list[asyncio.Future[Completion]] = []
         """Count an episode as live."""
         self._live.add(session)
 
@@ -49,11 +51,16 @@ class GenerationGate:
     async def generate(self, request: GenerationRequest) -> Completion:
         """Answer one call, batched with those of other episodes.
 
-        Raises:
-            InferenceError: The engine could not answer this call.
         A batch that nobody waits for any more, because its calls were cancelled, is ended.
 
+        Raises:
+            InferenceError: The engine could not answer this call.
         """
+        if self._engine.is_concurrent:
+            (answer,) = await self._ask([request])
+            if isinstance(answer, InferenceError):
+                raise answer
+            return answer
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting[request.session] = (request, future)
         self._dispatch()
@@ -61,6 +68,9 @@ class GenerationGate:
             return await future
         finally:
             self._waiting.pop(request.session, None)
+            if self._asked and all(asked.cancelled() for asked in self._asked):
+                assert self._batch is not None
+                self._batch.cancel()
 
     def _dispatch(self) -> None:
         if self._batch is None and self._is_due():
@@ -68,9 +78,6 @@ class GenerationGate:
 
     def _is_due(self) -> bool:
         return bool(self._waiting) and (not self._lockstep or self._waiting.keys() >= self._live)
-            if self._asked and all(asked.cancelled() for asked in self._asked):
-                assert self._batch is not None
-                self._batch.cancel()
 
     async def _run_batch(self) -> None:
         # One turn of the loop lets every episode that is ready join this batch.
@@ -80,6 +87,7 @@ class GenerationGate:
             return
         calls = [self._waiting[session] for session in sorted(self._waiting)]
         self._waiting.clear()
+        self._asked = [future for _, future in calls]
         answers: list[Completion | InferenceError] = []
         try:
             answers = await self._ask([request for request, _ in calls])
@@ -87,7 +95,6 @@ class GenerationGate:
             self._batch, self._asked = None, []
             # Nobody may wait for ever, not even if this batch was cancelled.
             missing = [InferenceError("the engine was stopped")] * (len(calls) - len(answers))
-        self._asked = [future for _, future in calls]
             for (_, future), answer in zip(calls, [*answers, *missing], strict=True):
                 if future.done():
                     continue

@@ -93,7 +93,7 @@ class Orchestrator:
         context_tokens: Most tokens of an episode.
         max_in_flight: Most sandboxes at once; `None` runs all episodes together.
         default_timeout_s: Wall-clock limit of an episode whose task gives none.
-        deterministic: Lockstep generation.
+        deterministic: Lockstep generation, with an engine that can.
         seed: The run's seed.
         make_session: Makes the policy's side of an episode; another one plays a model that gives
             no token ids, in evaluation.
@@ -121,7 +121,8 @@ class Orchestrator:
         self._context_tokens = context_tokens
         self._max_in_flight = max_in_flight
         self._default_timeout_s = default_timeout_s
-        self._deterministic = deterministic
+        # An engine that batches by itself never batches alike twice.
+        self._deterministic = deterministic and not engine.is_concurrent
         self._seed = seed
         self.num_finished = 0
 
@@ -147,8 +148,8 @@ class Orchestrator:
             ConfigError: An episode showed that the configuration is impossible.
         """
         self.num_finished = 0
-        gate = GenerationGate(self._engine, lockstep=self._deterministic)
         await self._harness.start()
+        gate = GenerationGate(self._engine, lockstep=self._deterministic)
         queue = [
             (index, rollout)
             for index in range(len(plan.tasks))

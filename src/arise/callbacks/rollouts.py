@@ -12,6 +12,7 @@ from arise.agents.orchestrator import Orchestrator, RolloutPlan
 from arise.aio import EventLoopThread
 from arise.algorithms.credit import CreditOptions, assign_credit, training_rows
 from arise.algorithms.packing import WeightedRow
+from arise.callbacks.probe import LogprobProbe
 from arise.callbacks.references import InitialPolicy
 from arise.curriculum.curriculum import Curriculum
 from arise.errors import InferenceError
@@ -85,6 +86,7 @@ class RolloutCallback(Callback):
         self._variant = variant or Variant()
         self._references = references
         self._weights: Mapping[str, Any] = {}
+        self._probe = LogprobProbe(loop=loop, engine=engine, sampling=sampling)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the engine with the restored weights: before the first request, resumed or not."""
@@ -100,6 +102,7 @@ class RolloutCallback(Callback):
         if trainer.is_global_zero:
             started = time.perf_counter()
             self._loop.run(self._collect(batch))
+            self._loop.run(self._engine.rest())
             batch.durations_s["rollout"] = time.perf_counter() - started
             self._require_survivors(batch)
             live = self._curriculum.live_pair_ids
@@ -215,19 +218,21 @@ class RolloutCallback(Callback):
         started = batch.durations_s.pop("train_started")
         now = time.perf_counter()
         batch.durations_s["train"] = now - started
-        self._push_weights(trainer, pl_module)
+        batch.metrics.update(self._push_weights(trainer, pl_module))
         batch.durations_s["sync"] = time.perf_counter() - now
 
-    def _push_weights(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Version k is the policy after k optimizer steps."""
+    def _push_weights(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+        """Version k is the policy after k optimizer steps; metrics of the engine's health."""
         assert isinstance(pl_module, PolicyModule)
         assert pl_module.policy is not None
         weights = pl_module.policy.full_weights()
-        if not trainer.is_global_zero:
-            return
+        if trainer.is_global_zero:
+            self._load(weights, trainer.global_step)
+        return self._probe.measure(pl_module.policy, is_asking=trainer.is_global_zero)
+
+    def _load(self, weights: Mapping[str, Any], version: int) -> None:
         if self._references is not None:
             self._weights = weights
-        version = trainer.global_step
         report = self._loop.run(self._engine.load_weights(weights, version=version))
         expected = fingerprints(weights, dtype=self._engine.dtype)
         verify(expected, report, version=version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from arise.errors import InferenceError
@@ -74,16 +74,32 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightReport:
-    """What the engine holds: its version and a fingerprint of every tensor by name."""
+    """What the engine holds.
+
+    Attributes:
+        version: Policy version of the weights.
+        fingerprints: Fingerprint of every tensor by name.
+        derived: Fingerprint of every repacked copy that a kernel computes with beside the tensor
+            itself, by that tensor's name; a copy that was not renewed is how an engine plays a
+            stale output head.
+    """
 
     version: int
     fingerprints: Mapping[str, tuple[int, int]]
+    derived: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Engine(Protocol):
-    """Plays the policy. All methods are called on the run's one event loop."""
+    """Plays the policy. All methods are called on the run's one event loop.
+
+    Attributes:
+        max_context_tokens: Prompt and answer together never exceed it.
+        is_concurrent: Whether the engine batches by itself: each request is then sent on its own,
+            as soon as it is there. Otherwise one call of `generate` at a time gets all of them.
+    """
 
     max_context_tokens: int
+    is_concurrent: bool = False
 
     @property
     def dtype(self) -> Any:
@@ -103,5 +119,28 @@ class Engine(Protocol):
     async def load_weights(self, weights: Mapping[str, Any], *, version: int) -> WeightReport:
         """Take over the trainer's full tensors by name and report what arrived."""
 
+    async def rest(self) -> None:
+        """Leave memory to the trainer until the next `load_weights`, if both share a device."""
+
     async def stop(self) -> None:
         """Shut down; safe to call more than once."""
+
+
+def prompt_problem(prompt: Sequence[int], *, context: int, vocabulary: int) -> str:
+    """Why a prompt cannot be answered; empty if it can.
+
+    Args:
+        prompt: int[P].
+        context: Most tokens of prompt and answer together.
+        vocabulary: Number of token ids that the model knows.
+    """
+    if not prompt:
+        return "the prompt is empty"
+    if len(prompt) >= context:
+        return (
+            f"the prompt has {len(prompt)} tokens and fills the context of {context} "
+            "(engine.max_context_tokens)"
+        )
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        return f"the prompt has token ids outside the model's vocabulary of {vocabulary}"
+    return ""

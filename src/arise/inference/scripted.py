@@ -41,6 +41,8 @@ class ScriptedEngine(Engine):
         ... )
     """
 
+    is_concurrent = False
+
     def __init__(
         self,
         *,
@@ -127,6 +129,9 @@ class ScriptedEngine(Engine):
 
         self.version = version
         return WeightReport(version=version, fingerprints=fingerprints(weights))
+
+    async def rest(self) -> None:
+        """Nothing to leave: there is no cache to speak of."""
 
     async def stop(self) -> None:
         """Nothing to shut down."""

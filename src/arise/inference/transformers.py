@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from arise.errors import ConfigError, InferenceError
-from arise.inference.base import Completion, Engine, GenerationRequest, WeightReport
+from arise.inference.base import (
+    Completion,
+    Engine,
+    GenerationRequest,
+    WeightReport,
+    prompt_problem,
+)
 from arise.inference.generation import (
     Draft,
     GenerationCancelled,
@@ -57,6 +63,8 @@ class TransformersEngine(Engine):
     Raises:
         ConfigError: A value is out of range (keys `engine.*`).
     """
+
+    is_concurrent = False
 
     def __init__(
         self,
@@ -157,6 +165,9 @@ class TransformersEngine(Engine):
         """
         return await self._in_worker(lambda: self._load(weights, version))
 
+    async def rest(self) -> None:
+        """Nothing is left: the next load overwrites the weights in place."""
+
     async def stop(self) -> None:
         """End running generations, then drop model and caches; safe to repeat."""
         for cancelled in self._running:
@@ -218,17 +229,9 @@ class TransformersEngine(Engine):
             limit=min(request.sampling.max_tokens, room),
         )
         assert self._model is not None
-        vocabulary = vocabulary_size(self._model)
-        problem = ""
-        if not prompt:
-            problem = "the prompt is empty"
-        elif room < 1:
-            problem = (
-                f"the prompt has {len(prompt)} tokens and fills the context of "
-                f"{self.max_context_tokens} (engine.max_context_tokens)"
-            )
-        elif min(prompt) < 0 or max(prompt) >= vocabulary:
-            problem = f"the prompt has token ids outside the model's vocabulary of {vocabulary}"
+        problem = prompt_problem(
+            prompt, context=self.max_context_tokens, vocabulary=vocabulary_size(self._model)
+        )
         if problem:
             draft.error = InferenceError(f"{problem} (session {request.session})")
         return draft

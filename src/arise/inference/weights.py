@@ -53,7 +53,9 @@ def fingerprint(tensor: Tensor) -> tuple[int, int]:
 
     With x the elements' bits as integers and w a fixed odd pseudo-random factor per position,
     the pair is (Σ x, Σ w·x), both modulo 2^64 as signed integers. A change of any single element
-    always changes both sums; moved, swapped or negated elements change the second one.
+    always changes both sums; moved, swapped or negated elements change the second one. Both zeros
+    count as +0: they are the same weight, and a kernel that repacks a matrix may turn one into the
+    other.
 
     Args:
         tensor: Any dtype, shape and device, not sharded. Computed where the tensor lies, in
@@ -67,15 +69,49 @@ def fingerprint(tensor: Tensor) -> tuple[int, int]:
         flat = flat.cpu()
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    bits = flat.contiguous().view(_INTEGER_VIEW[flat.element_size()])
-    factors = _position_weights(bits.device)
-    sums = torch.zeros(2, dtype=torch.int64, device=bits.device)
-    for number, chunk in enumerate(bits.split(_CHUNK)):
-        wide = chunk.to(torch.int64)
+    flat = flat.contiguous()
+    factors = _position_weights(flat.device)
+    sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    for number, chunk in enumerate(flat.split(_CHUNK)):
+        wide = _bits(chunk)
         sums[0] += wide.sum()
         sums[1] += (wide * factors[: wide.numel()]).sum() * (2 * number + 1)
     plain, weighted = sums.tolist()
     return plain, weighted
+
+
+def partial_fingerprint(tensor: Tensor, positions: Tensor) -> tuple[int, int]:
+    """A part's share of `fingerprint`: shares of disjoint parts that cover a tensor add up to it.
+
+    Args:
+        tensor: Elements of a part.
+        positions: int64, same shape: where each element stands in the whole tensor, flattened.
+
+    Returns:
+        Two signed 64-bit integers, to be added modulo 2^64 (see `wrap`).
+    """
+    values, places = tensor.detach().reshape(-1), positions.reshape(-1)
+    factors = _position_weights(values.device)
+    sums = torch.zeros(2, dtype=torch.int64, device=values.device)
+    for chunk, place in zip(values.split(_CHUNK), places.split(_CHUNK), strict=True):
+        wide = _bits(chunk)
+        sums[0] += wide.sum()
+        number = place // _CHUNK
+        sums[1] += (wide * factors[place - number * _CHUNK] * (2 * number + 1)).sum()
+    plain, weighted = sums.tolist()
+    return plain, weighted
+
+
+def wrap(value: int) -> int:
+    """An integer modulo 2^64, signed."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _bits(chunk: Tensor) -> Tensor:
+    """int64, each element's bits as a signed integer of its size; -0 as +0."""
+    if chunk.is_floating_point() and chunk.element_size() > 1:
+        chunk = chunk.masked_fill(chunk == 0, 0)
+    return chunk.contiguous().view(_INTEGER_VIEW[chunk.element_size()]).to(torch.int64)
 
 
 def fingerprints(
@@ -112,12 +148,14 @@ def verify(expected: Mapping[str, tuple[int, int]], report: WeightReport, *, ver
             five names of each kind and what to check.
     """
     reported = {canonical_name(name): value for name, value in report.fingerprints.items()}
+    derived = {canonical_name(name): value for name, value in report.derived.items()}
     wanted = {canonical_name(name): value for name, value in expected.items()}
     problems = []
     if report.version != version:
         problems.append(f"engine reports version {report.version}, sent was {version}")
     groups = {
         "tensors that differ": [n for n in wanted if n in reported and reported[n] != wanted[n]],
+        "repacked copies that differ": [n for n in derived if derived[n] != wanted.get(n)],
         "missing in the engine": [n for n in wanted if n not in reported],
         "unexpected in the engine": [n for n in reported if n not in wanted],
     }
@@ -125,8 +163,9 @@ def verify(expected: Mapping[str, tuple[int, int]], report: WeightReport, *, ver
     if problems:
         raise WeightSyncError(
             f"weights of version {version} did not arrive: {'; '.join(problems)}. "
-            "Check that the engine loaded this run's model, that a tied output head was updated "
-            "with its embedding, and that engine.dtype is the dtype the fingerprints were made in"
+            "Check that the engine loaded this run's model, that nobody else updates it, that a "
+            "tied output head was updated with its embedding, and that engine.dtype is the dtype "
+            "the fingerprints were made in"
         )
 
 

@@ -1,0 +1,122 @@
+"""Whether a server can play this run's policy: asked once, before anything is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arise.errors import ConfigError, InferenceError
+from arise.inference.vllm.client import MissingEndpoint, ServerClient, ServerGone
+from arise.inference.vllm.wire import PATH
+from arise.inference.vllm.worker import EXTENSION
+
+_HOW = (
+    "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
+    f"{EXTENSION} (see docs/engines.md)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What this run needs.
+
+    Attributes:
+        config: The policy's configuration by the keys that `arise_describe` reports.
+        dtype: `engine.dtype`.
+        max_context_tokens: `rollout.context_tokens`.
+        transfer: vLLM's weight transfer engine, or `None`.
+        sync_dir: Folder that the workers must see, or `None`.
+    """
+
+    config: Mapping[str, Any]
+    dtype: str
+    max_context_tokens: int
+    transfer: str | None
+    sync_dir: Path | None
+
+
+async def check_server(client: ServerClient, wanted: Wanted) -> None:
+    """Set the client's model name and world size, or say what is wrong.
+
+    Raises:
+        ConfigError: One sentence: what is wrong, what was found, what to change.
+    """
+    try:
+        models = await client.get("/v1/models")
+        described = await client.rpc("arise_describe")
+        await client.get("/weight_info")
+        await client.require(PATH)
+        client.model = models["data"][0]["id"]
+    except ServerGone as error:
+        raise ConfigError(f"engine.urls: no vLLM server answers: {error}") from error
+    except MissingEndpoint as error:
+        raise ConfigError(
+            f"engine.urls: {client.url} lacks what training needs ({error}); {_HOW}"
+        ) from error
+    except (InferenceError, KeyError, IndexError) as error:
+        raise ConfigError(f"engine.urls: {client.url} is no vLLM server for this: {error}") from (
+            error
+        )
+    for worker in described:
+        for problem in _problems(worker, wanted):
+            raise ConfigError(f"engine.urls: {client.url} {problem}")
+    client.world_size = int(described[0]["world_size"])
+    if wanted.sync_dir is not None:
+        seen = await client.rpc("arise_sees", str(wanted.sync_dir))
+        if not all(worker["sees"] for worker in seen):
+            raise ConfigError(
+                f"engine.sync_dir: {client.url} does not see {wanted.sync_dir}; with servers on "
+                "other machines it must be a folder that all of them share"
+            )
+
+
+def _problems(worker: Mapping[str, Any], wanted: Wanted) -> list[str]:
+    """What is wrong with one worker's settings, most telling first."""
+    differing = [
+        f"{key} {worker['config'].get(key)!r} instead of {value!r}"
+        for key, value in wanted.config.items()
+        if value is not None and worker["config"].get(key) != value
+    ]
+    rules = (
+        (differing, f"plays another model than model.loader: {', '.join(differing)}"),
+        (
+            worker["max_model_len"] < wanted.max_context_tokens,
+            f"has a context of {worker['max_model_len']} tokens, shorter than "
+            f"rollout.context_tokens = {wanted.max_context_tokens}; raise its --max-model-len",
+        ),
+        (
+            worker["logprobs_mode"] != "processed_logprobs",
+            f"reports {worker['logprobs_mode']}, which are not those of the distribution sampled "
+            "from; start it with --logprobs-mode processed_logprobs",
+        ),
+        (
+            worker["dtype"] != wanted.dtype,
+            f"holds {worker['dtype']}, but engine.dtype = {wanted.dtype}",
+        ),
+        (
+            worker["quantization"] is not None or worker["mla"],
+            "keeps weights in a form whose checksums cannot be compared with the trainer's "
+            f"(quantization {worker['quantization']}, MLA {worker['mla']})",
+        ),
+        (
+            worker["speculative"],
+            "guesses tokens ahead (--speculative-config); the draft model is not trained along",
+        ),
+        (
+            worker["cpu_chunks"],
+            "cuts prompts into pieces, after which per-request seeds end vLLM's engine on a CPU; "
+            "start it with --no-enable-chunked-prefill",
+        ),
+        (
+            wanted.transfer is not None and worker["transfer"] != wanted.transfer,
+            f"was started for weight transfer by {worker['transfer']}, but engine.sync = "
+            f"{wanted.transfer}; start it with --weight-transfer-config",
+        ),
+        (
+            wanted.transfer == "ipc" and not worker["sleep_mode"],
+            "cannot sleep, which engine.sync = ipc needs; start it with --enable-sleep-mode",
+        ),
+    )
+    return [text for wrong, text in rules if wrong]
