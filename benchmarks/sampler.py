@@ -29,6 +29,17 @@ CASES = ((1_728, 150, 5.0), (1_000_000, 150, 100.0))
 """Number of tasks, iterations of history, target in ms."""
 
 
+class SteerableSampler(CapabilitySampler):
+    """A sampler whose ρ can be set, so that a draw from a hardly known task set can be adaptive."""
+
+    forced: float | None = None
+
+    @property
+    def discovery_probability(self) -> float:
+        """ρ as set, else as the coverage makes it."""
+        return super().discovery_probability if self.forced is None else self.forced
+
+
 def make_tasks(num_tasks: int, rng: np.random.Generator) -> list[Task]:
     num_tags = rng.integers(1, 5, size=num_tasks)
     return [
@@ -77,7 +88,7 @@ def measure(num_tasks: int, num_iterations: int, target_ms: float) -> bool:
     rng = np.random.default_rng(0)
     tasks = make_tasks(num_tasks, rng)
     tracemalloc.start()
-    sampler = CapabilitySampler(
+    sampler = SteerableSampler(
         tasks=tasks,
         seed=0,
         quarantine_after=3,
@@ -96,19 +107,21 @@ def measure(num_tasks: int, num_iterations: int, target_ms: float) -> bool:
     sampler.draw(BATCH)
     draw_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
+    guided_ms = draw_ms(sampler)
+    shares = sampler.metrics()
+    sampler.forced = 0.0
     adaptive_ms = draw_ms(sampler)
     uniform_ms = draw_ms(UniformSampler(tasks=tasks, seed=0, quarantine_after=3))
-    shares = sampler.metrics()
     start = time.thread_time()
     state = sampler.state_dict()
     state_ms = 1e3 * (time.thread_time() - start)
     state_mib = len(pickle.dumps(state)) / 2**20
-    is_met = adaptive_ms <= target_ms
+    is_met = max(guided_ms, adaptive_ms) <= target_ms
     print(
         f"{BATCH} of {num_tasks:,} tasks, {NUM_TAGS} tags, {NUM_PAIRS} rubrics, coverage "
         f"{shares['sampler/coverage']:.2f}, adaptive {shares['sampler/share_adaptive']:.0%}: "
-        f"{adaptive_ms:.2f} ms (target {target_ms:g} ms, {'met' if is_met else 'MISSED'}), "
-        f"uniform {uniform_ms:.2f} ms, ratio {adaptive_ms / uniform_ms:.1f}; memory beside the "
+        f"{guided_ms:.2f} ms, without discovery {adaptive_ms:.2f} ms (target {target_ms:g} ms, "
+        f"{'met' if is_met else 'MISSED'}), uniform {uniform_ms:.2f} ms; memory beside the "
         f"tasks {held_mib:.1f} MiB, in a draw {draw_mib:.1f} MiB more; "
         f"state {state_mib:.1f} MiB in {state_ms:.1f} ms",
         flush=True,

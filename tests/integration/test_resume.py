@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from arise.rubrics.events import read_events, replay
 from arise.runs.folder import checkpoint_step, complete_checkpoints
 from arise.runs.pool_story import chosen_tasks, pool_story
 from arise.runs.records import record_step
@@ -139,6 +140,11 @@ def test_the_compared_run_has_everything_in_it(straight: Path, tmp_path: Path) -
     for kind in ("created", "activated", "refined", "retired"):
         assert f'"type": "{kind}"' in story, kind
     left = remains(straight, tmp_path)
+    events = read_events(straight / "pool.jsonl", key="pool")
+    for checkpoint in complete_checkpoints(straight):
+        saved = left[f"state of {checkpoint.name}"]["TaskDataModule"]["curriculum"]["pool"]
+        told = replay(events, until_step=checkpoint_step(checkpoint))
+        assert [pair.to_dict() for pair in told.values()] == saved["pairs"], checkpoint.name
     state = left["state of step_000010"]["TaskDataModule"]
     sampler = state["curriculum"]["sampler"]
     assert sum(map(len, sampler["evidence"]["accumulators"].values())) > 5
