@@ -76,14 +76,14 @@ def test_X02_background_processes_do_not_hold_a_command(kind: str, tmp_path: Pat
 def test_X03_X04_output_is_capped_with_both_ends(kind: str, tmp_path: Path) -> None:
     async def body(environment: Environment) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        command = "printf START; yes | head -c 200000000; printf END"
-        result = await environment.exec(command, timeout_s=60)
+        command = "printf START; yes | head -c 100000000; printf END"
+        result = await environment.exec(command, timeout_s=300)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
-        assert result.dropped_bytes == 200_000_008 - 20_000
+        assert result.dropped_bytes == 100_000_008 - 20_000
         assert result.output.startswith("START")
         assert result.output.endswith("END")
         assert f"\n[... {result.dropped_bytes} bytes dropped ...]\n" in result.output
-        result = await environment.exec("head -c 10000000 /dev/zero | tr '\\0' x", timeout_s=30)
+        result = await environment.exec("head -c 10000000 /dev/zero | tr '\\0' x", timeout_s=300)
         assert result.dropped_bytes == 9_980_000
         assert await shell(environment, "echo still here") == "still here\n"
 
