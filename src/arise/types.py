@@ -173,6 +173,7 @@ class Task:
             `instruction` is all of them and `tests` are those of the last one.
         step_reward: How a multi-step task's reward follows from its steps': `"mean"` over the
             steps that were graded, or `"final"`, the last one of them.
+        prior: Messages of an earlier conversation that the agent goes on from.
     """
 
     id: str
@@ -193,6 +194,7 @@ class Task:
     solution_env: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     step_reward: str = "mean"
+    prior: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

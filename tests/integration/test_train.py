@@ -11,6 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arise import app
+from arise.errors import ConfigError
+from arise.modules.checkpoint_weights import load_checkpoint_weights
+from arise.modules.loading import RandomModel
 from arise.runs.folder import complete_checkpoints
 from runs import TASKS, TINY, compose_config, only_run, trajectories
 
@@ -77,3 +80,19 @@ def test_scalars_are_logged_once_a_step(run: Path) -> None:
 
 def test_configuration_is_kept(run: Path) -> None:
     assert "rubric_weight: 0.3" in (run / ".hydra" / "config.yaml").read_text()
+
+
+def test_a_checkpoint_gives_its_weights_and_no_others(run: Path) -> None:
+    (checkpoint,) = complete_checkpoints(run)
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 64}
+    model = RandomModel(seed=9, context_tokens=4096, **sizes).model()
+    load_checkpoint_weights(model, checkpoint)
+    final = AutoModelForCausalLM.from_pretrained(run / "final_model").state_dict()
+    assert set(final) == set(model.state_dict())
+    for name, value in model.state_dict().items():
+        assert value.equal(final[name]), name
+    other = RandomModel(seed=9, context_tokens=4096, **{**sizes, "num_layers": 3}).model()
+    with pytest.raises(ConfigError, match="of another model"):
+        load_checkpoint_weights(other, checkpoint)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_checkpoint_weights(model, run)

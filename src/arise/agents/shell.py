@@ -9,6 +9,7 @@ from arise.agents.harness import Harness
 from arise.agents.recording import PolicySession, with_skills
 from arise.environments.base import Environment, ExecResult
 from arise.errors import ConfigError
+from arise.tasks.prior_context import with_prior_context
 from arise.types import FinishReason, Task
 
 # A block of any language, closed by a fence on a line of its own or by the end of the reply.
@@ -95,7 +96,7 @@ class ShellAgent(Harness):
         session.begin(
             [
                 {"role": "system", "content": with_skills(self._system_prompt, session.skills)},
-                {"role": "user", "content": task.instruction},
+                *with_prior_context(task.prior, task.instruction),
             ]
         )
         for _ in range(self._max_turns):

@@ -12,6 +12,7 @@ from arise.agents.toolbox import SCHEMAS, TOOLS, Toolbox, ToolResult
 from arise.agents.toolcalls import BrokenCall, ToolCall, parse_reply, shown_call
 from arise.environments.base import Environment
 from arise.errors import ConfigError
+from arise.tasks.prior_context import with_prior_context
 from arise.types import FinishReason, Task
 
 _NOTATION = """\
@@ -82,7 +83,7 @@ class ToolAgent(Harness):
         session.begin(
             [
                 {"role": "system", "content": with_skills(prompt, session.skills)},
-                {"role": "user", "content": task.instruction},
+                *with_prior_context(task.prior, task.instruction),
             ],
             tools=tools,
         )

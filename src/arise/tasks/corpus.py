@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from arise.errors import ConfigError
 from arise.tasks import benchflow, harbor, legacy
 from arise.tasks.fields import CORPUS_KEY, BrokenTaskError
+from arise.tasks.prior_context import read_prior_context
 from arise.types import Task
 
 __all__ = [
@@ -158,7 +159,9 @@ def load_task(folder: Path, *, task_id: str) -> Task:
     for format_ in _FORMATS:
         manifest = folder / format_.manifest
         if manifest.is_file() and format_.is_task(manifest):
-            return format_.load(folder, task_id=task_id)
+            task = format_.load(folder, task_id=task_id)
+            prior = read_prior_context(folder)
+            return replace(task, prior=prior) if prior else task
     raise BrokenTaskError(folder, f"is no task; {_NEEDS}")
 
 

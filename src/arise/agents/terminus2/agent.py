@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from arise.agents.harness import Harness
@@ -15,6 +16,7 @@ from arise.agents.terminus2.xml_reply import parse_xml
 from arise.agents.toolcalls import split_reasoning
 from arise.environments.base import Environment
 from arise.errors import ConfigError
+from arise.tasks.prior_context import with_prior_context
 from arise.types import FinishReason, Task
 
 _PARSERS = {"json": parse_json, "xml": parse_xml}
@@ -73,7 +75,8 @@ class Terminus2Agent(Harness):
         task_skills = describe_task_skills(task.environment.skills)
         if task_skills:
             instruction = f"{instruction}\n\n{task_skills}"
-        self._begin(session, self._opening(instruction, await terminal.output()))
+        opening = self._opening(instruction, await terminal.output())
+        self._begin(session, opening, prior=task.prior)
         is_pending = False
         for _ in range(self._max_turns):
             reply = await session.reply(max_tokens=self._max_output_tokens)
@@ -117,10 +120,17 @@ class Terminus2Agent(Harness):
     def _opening(self, instruction: str, terminal: str) -> str:
         return prompts.first_message(instruction, terminal, notation=self._notation)
 
-    def _begin(self, session: PolicySession, message: str) -> None:
+    def _begin(
+        self,
+        session: PolicySession,
+        message: str,
+        *,
+        prior: tuple[Mapping[str, str], ...] = (),
+    ) -> None:
         skills = with_skills("", session.skills).strip()
         system = [{"role": "system", "content": skills}] if skills else []
-        session.begin([*system, {"role": "user", "content": message}], reason="compaction")
+        messages = with_prior_context(prior, message)
+        session.begin([*system, *messages], reason="compaction")
 
     def _must_summarize(self, session: PolicySession, observation: str) -> bool:
         least = self._summarize_below_tokens
