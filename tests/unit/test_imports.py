@@ -18,7 +18,7 @@ LEVELS = [
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
     {"validation", "assembly"},
-    {"app", "cli"},
+    {"app", "cli", "evaluate", "study"},
 ]
 
 ONLY_IN = {
