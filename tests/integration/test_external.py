@@ -164,7 +164,7 @@ def test_a_flood_is_cut_and_the_whole_tree_dies_at_the_deadline(
     slots, _, _ = run(
         agent(program, command=command),
         task_in(tmp_path, TEST, workdir="/app"),
-        timeout_s=12.0,
+        timeout_s=20.0,
         storage_mb=16,
     )
     trajectory = only(slots)

@@ -98,7 +98,9 @@ def test_xml_an_ended_terminal_and_a_full_screen_program(tmp_path: Path) -> None
     assert seen[1] == "[the terminal has ended]"
     assert seen[2].startswith("Current Terminal Screen:")
     assert "again" in seen[2]
-    assert seen[3].startswith("Current Terminal Screen:\nfull")
+    assert seen[3].startswith("Current Terminal Screen:\n")
+    assert seen[3].split()[-1] == "full"
+    assert "again" not in seen[3]
 
 
 def test_a_reply_that_is_cut_off_executes_nothing(tmp_path: Path) -> None:

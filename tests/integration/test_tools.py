@@ -132,7 +132,7 @@ def test_definitions_reach_the_prompt_with_every_template(
     assert prompt.count('"todowrite"') == 1
     assert prompt.count("Look twice.") == prompt.count("Do it.") == 1
     if template is not None:
-        responses = "".join(f"\n<tool_response>\n{x}\n</tool_response>" for x in "ab")
+        responses = "".join(f"<tool_response>\n{x}\n</tool_response>" for x in "ab")
         assert grown.endswith(f"<|end|><|user|>{responses}<|end|><|assistant|>")
     else:
         assert grown.endswith("<|end|><|tool|>a<|end|><|tool|>b<|end|><|assistant|>")
