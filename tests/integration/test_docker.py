@@ -198,8 +198,7 @@ def test_V01_grading_after_the_tests_own_timeout_is_possible_again(tmp_path: Pat
     in_environment("docker", body, task)
 
 
-@pytest.mark.parametrize("grading", ["shared", "separate"])
-@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize(("grading", "default"), [("shared", False), ("separate", True)])
 def test_agent_and_tests_have_the_networks_that_the_task_names(
     tmp_path: Path, grading: str, default: bool
 ) -> None:
