@@ -26,7 +26,7 @@ ONLY_IN = {
     "openai": {"llm"},
     "docker": {"environments"},
     "vllm": {"inference"},
-    "hydra": {"config", "cli", "app", "assembly"},
+    "hydra": {"config", "cli", "app", "assembly", "study"},
 }
 
 

@@ -49,3 +49,17 @@ def test_an_error_counts_as_failure_and_is_counted() -> None:
 def test_ragged_or_empty_attempts_are_refused(attempts: list[list[bool | None]]) -> None:
     with pytest.raises(ValueError, match="equally many attempts"):
         pass_rate(attempts)
+
+
+def test_rates_by_domain_pool_attempts() -> None:
+    result = pass_rate(
+        [[True, True], [False, True], [None, False]], domains=["files", "files", None]
+    )
+    assert result.domains_percent == {"files": 75.0}
+    with pytest.raises(ValueError, match="zip"):
+        pass_rate([[True]], domains=["a", "b"])
+
+
+def test_a_rate_is_told_with_its_spread() -> None:
+    assert str(pass_rate([[True, False], [True, True]])) == "75.0 ± 35.4 %"
+    assert str(pass_rate([[True], [False]])) == "50.0 %"

@@ -44,6 +44,7 @@ def make_session(
     *,
     context_tokens: int = 100_000,
     skills: tuple[InjectedSkill, ...] = (),
+    strips_skills: bool = False,
     seed_parts: tuple[int | str, ...] = (1, "train", 0, "task", 0),
 ) -> PolicySession:
     async def generate(request: GenerationRequest) -> Completion:
@@ -60,6 +61,7 @@ def make_session(
         seed_parts=seed_parts,
         context_tokens=context_tokens,
         skills=skills,
+        strips_skills=strips_skills,
     )
 
 
@@ -246,3 +248,51 @@ async def test_a_command_is_recorded_before_it_runs() -> None:
     assert session.turns[0].action == "sleep 9"
     session.observe("done", exit_code=0)
     assert (session.turns[0].action, session.turns[0].exit_code) == ("sleep 9", 0)
+
+
+async def test_rows_can_be_trained_without_what_the_prompt_showed() -> None:
+    skills = (InjectedSkill(pair_id=1, revision=0, text="Read first."),)
+    system = {"role": "system", "content": "Act."}
+    shown = {"role": "system", "content": with_skills("Act.", skills)}
+    user = {"role": "user", "content": "Do it."}
+    session = make_session(make_engine(["ls", "cat a"]), skills=skills, strips_skills=True)
+    session.begin([shown, user])
+    await session.reply(max_tokens=64)
+    session.observe("a")
+    await session.reply(max_tokens=64)
+    first, second = session.turns
+    assert first.prompt_token_ids == RENDERER.start([shown, user])
+    assert first.trained_prompt_token_ids == RENDERER.start([system, user])
+    assert second.trained_prompt_token_ids is None
+    (row,) = as_trajectory(session).rows
+    plain = (
+        *RENDERER.start([system, user]),
+        *first.token_ids,
+        *second.prompt_token_ids,
+        *second.token_ids,
+    )
+    assert row.token_ids == plain
+    assert sum(row.generated_mask) == len(first.token_ids) + len(second.token_ids)
+
+
+async def test_without_skills_nothing_is_stripped() -> None:
+    session = make_session(make_engine(["ls"]), strips_skills=True)
+    session.begin([{"role": "system", "content": "Act."}, {"role": "user", "content": "Do it."}])
+    await session.reply(max_tokens=64)
+    assert session.turns[0].trained_prompt_token_ids is None
+
+
+async def test_a_row_that_goes_back_is_stripped_too() -> None:
+    skills = (InjectedSkill(pair_id=1, revision=0, text="Read first."),)
+    messages = [{"role": "system", "content": with_skills("Act.", skills)}]
+    messages += [{"role": "user", "content": "Do it."}]
+    session = make_session(make_engine(["ls", "pwd"]), skills=skills, strips_skills=True)
+    session.begin(messages)
+    start = session.snapshot()
+    await session.reply(max_tokens=64)
+    session.return_to(start, "again", reason="retry")
+    await session.reply(max_tokens=64)
+    first, second = session.turns
+    assert first.trained_prompt_token_ids is not None
+    added = second.prompt_token_ids[len(start) :]
+    assert second.trained_prompt_token_ids == (*first.trained_prompt_token_ids, *added)

@@ -1,0 +1,1 @@
+"""Studies: experiments times seeds, their statistics, figures and report."""
