@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
 from arise.rubrics.events import Event, EventType, read_events
 from arise.runs.catalogue import read_results, recorded_steps
 from arise.runs.folder import RunFolder
@@ -27,12 +29,15 @@ class RunData:
         seed: The run's seed.
         folder: The run's folder.
         update_interval: Δ_pool, the length of a window.
+        config: The run's configuration as this version composes it; `None` takes the one that the
+            run has kept.
     """
 
     experiment: str
     seed: int
     folder: Path
     update_interval: int
+    config: DictConfig | None = None
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:

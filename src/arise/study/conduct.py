@@ -90,6 +90,7 @@ def finished_runs(states: Sequence[RunState]) -> dict[str, list[RunData]]:
             seed=state.spec.seed,
             folder=state.folder,
             update_interval=interval,
+            config=state.spec.config,
         )
         if run.results:
             runs.setdefault(run.experiment, []).append(run)

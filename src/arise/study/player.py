@@ -30,12 +30,15 @@ class Player:
     """
 
     def __init__(self, cfg: DictConfig) -> None:
+        from transformers.utils import logging as transformers_logging
+
         from arise.agents.orchestrator import Orchestrator
         from arise.agents.rendering import ChatRenderer
         from arise.aio import EventLoopThread
         from arise.assembly import build, build_rubrics, load_tasks, require_supported
         from arise.inference.base import SamplingParams
 
+        transformers_logging.disable_progress_bar()
         self._cfg = cfg
         self._environments = build(cfg.environment)
         self._environments.check()

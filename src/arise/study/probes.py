@@ -73,7 +73,7 @@ def probe(run: RunData, wanted: dict[str, Any]) -> dict[str, Any]:
     """
     from arise.runs.catalogue import read_config
 
-    cfg = read_config(run.folder)
+    cfg = read_config(run.folder) if run.config is None else run.config
     result: dict[str, Any] = {"all_fail": {}, "retention": _retired(run)}
     every = next(iter(wanted.values()))["stage_steps"]
     checkpoints = [c for c in complete_checkpoints(run.folder) if checkpoint_step(c) % every == 0]
