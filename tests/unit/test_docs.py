@@ -17,12 +17,12 @@ _TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
 _FAULT_ROW = re.compile(r"^\| ([A-Z]\d\d) \|(.*)\|(.*)\|$", re.MULTILINE)
 
 # The areas tokens and log-probabilities, loss, advantage, sandbox, verifier, judge and reflection,
-# sampler, checkpoint and resume, configuration, logging.
+# sampler, checkpoint and resume, configuration, logging, weight sync.
 _FAULTS = (
     "T02 T06 T07 T08 T11 T12 T13 T14 T15 T16 L01 L02 L04 L07 L08 A01 A03 A05 A07 A08 "
     "X02 X03 X04 X05 X06 X07 X11 X13 X14 X15 V01 V02 V04 V07 V08 V09 V11 "
     "H01 H02 H03 H05 H06 J04 J05 J07 J08 J09 J10 J11 R02 R04 R05 "
-    "S01 S02 S03 S05 K02 K03 K06 K08 K09 K10 C01 C03 C04 C05 G01 G02"
+    "S01 S02 S03 S05 K02 K03 K06 K08 K09 K10 C01 C03 C04 C05 G01 G02 W02 W04 W05 W07"
 ).split()
 
 

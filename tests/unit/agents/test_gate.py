@@ -204,3 +204,23 @@ async def test_without_lockstep_calls_wait_only_for_the_batch_that_runs() -> Non
     engine.is_open.set()
     await asyncio.gather(first, *others)
     assert engine.batches == [[(0, 0)], [(0, 1), (0, 2)]]
+
+
+class ConcurrentEngine(BatchLog):
+    is_concurrent = True
+
+
+async def test_an_engine_that_batches_by_itself_gets_every_call_at_once() -> None:
+    engine = ConcurrentEngine(failures=[((0, 1), 0)])
+    gate = GenerationGate(engine, lockstep=True)
+    engine.is_open.clear()
+    for rollout in range(3):
+        gate.enter((0, rollout))
+    asked = [asyncio.create_task(gate.generate(request_of((0, rollout)))) for rollout in (1, 0)]
+    await asyncio.sleep(0)
+    # The third episode is awaited by nobody.
+    assert engine.batches == [[(0, 1)], [(0, 0)]]
+    engine.is_open.set()
+    lost, answered = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(lost, InferenceError)
+    assert isinstance(answered, Completion)

@@ -139,7 +139,7 @@ class VLLMServer:
             ConfigError: vLLM refused to start; the message has the end of its log.
             InferenceError: It was not up in time.
         """
-        port = _free_port()
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._folder = Path(tempfile.mkdtemp(prefix="arise-vllm-"))
         config.save_pretrained(self._folder)
@@ -198,7 +198,8 @@ class VLLMServer:
             self._folder = None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

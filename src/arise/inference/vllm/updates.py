@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from arise.errors import WeightSyncError
+from arise.errors import InferenceError, WeightSyncError
 from arise.inference.base import WeightReport
 from arise.inference.vllm.client import ServerClient, ServerGone
 from arise.inference.vllm.pool import ServerPool
@@ -63,15 +63,22 @@ class WeightUpdates:
             InferenceError: No server is left.
         """
         async with self._lock:
-            tensors = {canonical_name(name): self._cast(t) for name, t in weights.items()}
-            if len(tensors) != len(weights):
-                raise WeightSyncError("two tensors have one name once wrappers are stripped")
-            self._spec = [(n, list(t.shape), _name(t.dtype)) for n, t in tensors.items()]
-            await self._each(lambda server: self._learn(server, tensors))
-            sent = {name: t for name, t in tensors.items() if name not in self._partner}
-            reports = await self._update(version, lambda: self._bring(sent))
-            self._last = _agreed(reports)
+            try:
+                self._last = await self._push(weights, version)
+            except ServerGone:
+                raise
+            except InferenceError as error:
+                raise WeightSyncError(f"version {version} did not arrive: {error}") from error
             return self._last
+
+    async def _push(self, weights: Mapping[str, Tensor], version: int) -> WeightReport:
+        tensors = {canonical_name(name): self._cast(t) for name, t in weights.items()}
+        if len(tensors) != len(weights):
+            raise WeightSyncError("two tensors have one name once wrappers are stripped")
+        self._spec = [(n, list(t.shape), _name(t.dtype)) for n, t in tensors.items()]
+        await self._each(lambda server: self._learn(server, tensors))
+        sent = {name: t for name, t in tensors.items() if name not in self._partner}
+        return _agreed(await self._update(version, lambda: self._bring(sent)))
 
     async def welcome(self, server: ServerClient) -> None:
         """Give a server that has come back what the others have.
