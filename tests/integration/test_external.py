@@ -169,7 +169,7 @@ def test_a_flood_is_cut_and_the_whole_tree_dies_at_the_deadline(
     )
     trajectory = only(slots)
     assert (trajectory.task_reward, trajectory.finish_reason) == (1.0, FinishReason.TIMEOUT)
-    assert 30_000 < len(trajectory.harness.log) < 70_000
+    assert 10_000 < len(trajectory.harness.log) < 45_000  # ends of it, by the sandbox's cap
     assert trajectory.harness.log.startswith("said I look.")
     names = [process.info["cmdline"] or [""] for process in psutil.process_iter(["cmdline"])]
     assert [name for name in names if mark in name[0]] == []
