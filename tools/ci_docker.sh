@@ -16,8 +16,10 @@ if ! has dockerd || ! has debootstrap || ! has sshd || ! has tmux; then
   [[ $(id -u) == 0 ]] || give_up "Docker is not installed, and this user cannot install it"
   command -v apt-get >/dev/null || give_up "Docker is not installed, and there is no apt-get"
   export DEBIAN_FRONTEND=noninteractive
-  (apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-    docker.io debootstrap iptables tini ca-certificates openssh-server openssh-client tmux) >"$log" 2>&1 ||
+  # tools/ci_browser.sh installs at the same time, and apt-get lets only one do so.
+  (flock 9 && apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+    docker.io debootstrap iptables tini ca-certificates openssh-server openssh-client tmux) \
+    9>"${TMPDIR:-/tmp}/arise-apt.lock" >"$log" 2>&1 ||
     give_up "docker.io could not be installed: $(tail -1 "$log")"
 fi
 

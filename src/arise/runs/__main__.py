@@ -1,4 +1,4 @@
-"""Read a run: `python -m arise.runs list|show|trajectory|pool`; reads its folder only."""
+"""Read a run: `python -m arise.runs list|show|trajectory|pool|report`; reads its folder."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from arise.runs.manifest import read_manifest
 from arise.runs.pool_page import PoolOverview, pair_page
 from arise.runs.pool_story import chosen_tasks, pool_story, read_pool
 from arise.runs.reasons import why_task
+from arise.runs.report.build import write_report
 from arise.runs.story import event_counts
 
 _SETTINGS = (
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m arise.runs", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="list|show|trajectory|pool")
+    commands = parser.add_subparsers(required=True, metavar="list|show|trajectory|pool|report")
 
     def add(name: str, command: Any, text: str) -> argparse.ArgumentParser:
         own = commands.add_parser(name, help=text, description=text)
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         ("show", _show, "one run: state, settings, held-out results, pool"),
         ("trajectory", _trajectory, "one rollout with verdicts and advantage"),
         ("pool", _pool, "why pairs were activated, refined, hidden or retired, and tasks chosen"),
+        ("report", _report, "the whole run as one HTML file for a browser"),
     ):
         own = add(name, command, text)
         own.add_argument("run", help="a run's folder, or `last`")
@@ -86,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
             own.add_argument("--step", type=int, help="the pool and the tasks of this step (last)")
             own.add_argument(
                 "--pair", type=int, help="only this pair, with every update, task and record"
+            )
+        if name == "report":
+            own.add_argument("--output", type=Path, help="the file (report.html in the run)")
+            own.add_argument(
+                "--max-mb", type=float, default=200.0, help="shorten trajectories to fit (200)"
             )
     return parser
 
@@ -158,6 +165,13 @@ def _pool(options: argparse.Namespace) -> tuple[Any, RenderableType]:
         rendering.tasks_table(step, tasks),
     )
     return {"pairs": pairs, "step": step, "tasks": tasks}, page
+
+
+def _report(options: argparse.Namespace) -> tuple[Any, RenderableType]:
+    run = resolve_run(options.run, options.outputs)
+    output = options.output or run / "report.html"
+    written = write_report(run, output, max_mb=options.max_mb).to_dict()
+    return written, rendering.report_page(written)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "evaluations.jsonl"
 
     @property
+    def tokenizer(self) -> Path:
+        """The policy's tokenizer, from the run's start."""
+        return self.path / "tokenizer"
+
+    @property
     def final_model(self) -> Path:
         """The trained policy as a Hugging Face folder."""
         return self.path / "final_model"

@@ -131,6 +131,18 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
+def report_page(written: Mapping[str, Any]) -> RenderableType:
+    """Where the report is, and what is in it."""
+    size = f"{written['num_bytes'] / 1e6:.1f} MB"
+    lines = [
+        f"{written['report']}",
+        f"{written['num_steps']} iterations, {written['num_trajectories']} trajectories, {size}",
+    ]
+    if written["num_cut"]:
+        lines.append(f"{written['num_cut']} of them shortened; --max-mb sets the size to fit into")
+    return Group(*map(visible, lines))
+
+
 def show(page: RenderableType) -> None:
     """Print to the terminal, or plainly and 120 columns wide into a pipe."""
     console = Console()
