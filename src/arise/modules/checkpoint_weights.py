@@ -34,7 +34,9 @@ def load_checkpoint_weights(model: Any, folder: Path) -> None:
             keys[name] = min(found, key=len)
     loaded = {key: torch.empty_like(own[name]) for name, key in keys.items()}
     wrong = [
-        name for name, key in keys.items() if tuple(entries[key].size) != tuple(own[name].shape)
+        name
+        for name, key in keys.items()
+        if tuple(getattr(entries[key], "size", ())) != tuple(own[name].shape)
     ]
     shared = {own[name].data_ptr() for name in keys}
     missing = [name for name in own if name not in keys and own[name].data_ptr() not in shared]

@@ -1,6 +1,6 @@
 """The pool of the oracle control: the behaviours that the suite is made of, one rubric each.
 
-    python -m arise.tasks.shellworld.oracle_pool > src/arise/tasks/shellworld/pools/oracle.jsonl
+python -m arise.tasks.shellworld.oracle_pool > src/arise/tasks/shellworld/pools/oracle.jsonl
 """
 
 from __future__ import annotations
