@@ -15,6 +15,7 @@ from arise.assembly import (
     build,
     build_curriculum,
     build_engine,
+    build_loggers,
     build_rubrics,
     build_variant,
     load_tasks,
@@ -196,23 +197,17 @@ class Run:
 
         try:
             return instantiate(
-                self.cfg.trainer, callbacks=callbacks, logger=self._loggers() or False
+                self.cfg.trainer,
+                callbacks=callbacks,
+                logger=build_loggers(self.cfg, self.folder.path) or False,
             )
         except TypeError as error:
             raise ConfigError(f"trainer: {error}") from error
 
-    def _loggers(self) -> list[Any]:
-        """Loggers that write into the run's folder."""
-        from hydra.utils import instantiate
-
-        return [
-            instantiate(node, save_dir=str(self.folder.path / name))
-            for name, node in self.cfg.logger.items()
-        ]
-
     def _callbacks(self) -> list[Callback]:
         """In hook order: roll out, learn about it, record it, show it, save it."""
         from arise.algorithms.credit import CreditOptions
+        from arise.callbacks.board import BoardCallback
         from arise.callbacks.checkpoint import StepCheckpoint
         from arise.callbacks.coevolution import CoEvolutionCallback
         from arise.callbacks.continuation import ContinuationCallback
@@ -268,8 +263,13 @@ class Run:
                 evaluation=next(iter(evaluation), None),
             ),
             MonitoringCallback(curriculum=self.curriculum),
+            BoardCallback(),
             ProgressCallback(quiet=cfg.quiet),
-            ExportCallback(folder=self.folder.final_model, loader=self.loader),
+            ExportCallback(
+                folder=self.folder.final_model,
+                tokenizer_folder=self.folder.tokenizer,
+                loader=self.loader,
+            ),
             SummaryCallback(
                 folder=self.folder,
                 curriculum=self.curriculum,

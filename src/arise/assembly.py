@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from arise.errors import ConfigError
+from arise.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     from arise.types import Task
@@ -215,6 +215,24 @@ def build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> An
         seed=cfg.seed,
         rubrics=rubrics,
     )
+
+
+def build_loggers(cfg: DictConfig, folder: Path) -> list[Any]:
+    """Loggers that write into the run's folder, each under its name.
+
+    Raises:
+        ConfigError: A logger's package is not installed, or it refuses its settings.
+    """
+    from hydra.errors import InstantiationException
+
+    loggers = []
+    for name, node in cfg.logger.items():
+        try:
+            loggers.append(build(node, save_dir=str(folder / str(name))))
+        except (InstantiationException, ImportError) as error:
+            cause = error.__cause__ or error
+            raise ConfigError(f"logger.{name} cannot start: {one_line(cause)}") from error
+    return loggers
 
 
 def load_tasks(group: DictConfig) -> list[Task]:

@@ -11,6 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from arise import app
 from arise.rubrics.events import replay
+from arise.runs.report.build import write_report
+from arise.runs.report.vocabulary import token_texts
+from documented import documented_scalars, undocumented
 from runs import compose_config, only_run, trajectories
 
 pytestmark = pytest.mark.slow
@@ -113,3 +116,35 @@ def test_what_a_person_watches_is_logged(scalars: EventAccumulator) -> None:
     assert any(tag.startswith("rubric/pass_rate_") for tag in tags["scalars"])
     assert [point.step for point in scalars.Scalars("evaluation/pass_rate")] == [0, STEPS]
     assert "pool/story/text_summary" in tags["tensors"]
+
+
+def test_every_scalar_of_a_run_is_documented(scalars: EventAccumulator) -> None:
+    names = scalars.Tags()["scalars"]
+    assert undocumented(names) == []
+    # The other way round, for what every run has; the rest needs a baseline, an endpoint, a fault.
+    for name in documented_scalars():
+        group = name.partition("/")[0]
+        if group in ("loss", "ratio", "reward", "engine", "system") and "<" not in name:
+            assert name in names
+
+
+def test_tensorboard_has_pictures_a_first_page_and_a_text_for_each_pair(
+    scalars: EventAccumulator, events: list[dict[str, Any]]
+) -> None:
+    tags = scalars.Tags()
+    assert set(tags["images"]) >= {"figures/feedback"}
+    assert "custom_scalars__config__" in tags["tensors"]
+    for event in events:
+        if event["type"] in ("created", "refined", "retired"):
+            tag = f"pair/R{event['pair_id']}/text_summary"
+            assert event["step"] in [text.step for text in scalars.Tensors(tag)]
+
+
+def test_ratios_and_texts_of_tokens_are_recorded(run: Path) -> None:
+    for slots in trajectories(run).values():
+        for turn in (turn for slot in slots for turn in slot["turns"]):
+            assert len(turn["log_ratios"]) == len(turn["token_ids"])
+            assert all(abs(value) <= 1e-4 for value in turn["log_ratios"]), "on-policy"
+    ids = {token for turn in slots[0]["turns"] for token in turn["token_ids"]}
+    assert set(token_texts(run, ids)) == ids
+    assert write_report(run, run / "report.html", max_mb=10.0).num_steps == STEPS

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from arise.aio import EventLoopThread
+from arise.callbacks.board import pair_page
 from arise.curriculum.curriculum import Curriculum
 from arise.llm.chat import ChatModel
+from arise.rubrics.events import EventType
 from arise.rubrics.evolution import EvolutionReport
 from arise.rubrics.judge import Judge
 from arise.runs.story import story_line
 from arise.types import Iteration
+
+_PAGED = (EventType.CREATED, EventType.REFINED, EventType.RETIRED)
 
 
 class CoEvolutionCallback(Callback):
@@ -74,9 +79,20 @@ class CoEvolutionCallback(Callback):
             if isinstance(logger, TensorBoardLogger):
                 text = "\n".join(f"- {line}" for line in lines)
                 logger.experiment.add_text("pool/story", text, report.step)
+                for tag, page in self._pages(report):
+                    logger.experiment.add_text(tag, page, report.step)
         if not self._quiet:
             for line in lines:
                 print(f"  pool: {line}", flush=True)
+
+    def _pages(self, report: EvolutionReport) -> Iterator[tuple[str, str]]:
+        """A tag and a text for each pair that is new, refined or retired."""
+        pairs = {pair.id: pair for pair in self._curriculum.pairs}
+        for event in report.events:
+            if event["type"] in _PAGED:
+                # A retired pair is no longer in the pool; its event has its texts.
+                pair = event.get("pair") or pairs[event["pair_id"]].to_dict()
+                yield f"pair/R{event['pair_id']}", pair_page(event, pair)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Close connections."""

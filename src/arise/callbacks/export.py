@@ -1,4 +1,4 @@
-"""The trained policy as a Hugging Face folder at the end of a run."""
+"""The policy as Hugging Face folders: its tokenizer from the start, all of it at the end."""
 
 from __future__ import annotations
 
@@ -16,16 +16,27 @@ from arise.modules.policy import PolicyModule
 class ExportCallback(Callback):
     """Writes weights, configuration, tokenizer and chat template after the last iteration.
 
+    The tokenizer is there from the start, so that the tokens of a run can be read while it runs.
     This comes before the last checkpoint: a run whose last checkpoint exists is complete.
 
     Args:
         folder: The folder to write; transformers and `vllm serve` load it.
+        tokenizer_folder: The folder for the tokenizer alone.
         loader: Where the policy came from.
     """
 
-    def __init__(self, *, folder: Path, loader: ModelLoader) -> None:
+    def __init__(self, *, folder: Path, tokenizer_folder: Path, loader: ModelLoader) -> None:
         self._folder = folder
+        self._tokenizer_folder = tokenizer_folder
         self._loader = loader
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the tokenizer, unless an earlier part of this run has."""
+        if trainer.is_global_zero and not self._tokenizer_folder.exists():
+            hidden = self._tokenizer_folder.with_name(f".writing_{self._tokenizer_folder.name}")
+            shutil.rmtree(hidden, ignore_errors=True)
+            self._loader.tokenizer().save_pretrained(hidden)
+            hidden.rename(self._tokenizer_folder)
 
     def on_train_batch_end(
         self,
