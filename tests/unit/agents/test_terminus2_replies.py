@@ -118,7 +118,6 @@ def test_wrong_commands_of_a_complete_task_do_not_matter() -> None:
                 commands=(Keystrokes(keys="a && b\n"),),
                 warnings=(
                     "there is text before <response>",
-                    "</response> was missing; it was added",
                     "<analysis> is missing",
                     "command 1 has no duration; 1 s was taken",
                 ),

@@ -24,9 +24,7 @@ def parse_xml(text: str) -> TerminalReply:
     if start < 0:
         return TerminalReply(error="there is no <response> in the reply")
     warnings = ["there is text before <response>"] if text[:start].strip() else []
-    body, closed, after = text[start + len(_OPEN) :].partition(_CLOSE)
-    if not closed:
-        warnings.append("</response> was missing; it was added")
+    body, _, after = text[start + len(_OPEN) :].partition(_CLOSE)
     if after.strip():
         warnings.append("there is text after </response>")
     if _OPEN in body + after:
