@@ -42,7 +42,7 @@ async def main(notation: str, folder: str, path: str) -> None:
     terminal = TmuxSession("harbor", Host(folder), "/dev/null", None, None)
     terminal._attempt_tmux_installation = lambda: asyncio.sleep(0)
     await terminal.start()
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(3.0)
     seen = [{"shown": await terminal.get_incremental_output()}]
     for reply in replies:
         parsed = parser.parse_response(reply)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from arise.agents.terminus2.json_reply import parse_json
-from arise.agents.terminus2.terminal import Terminal
+from arise.agents.terminus2.terminal import Terminal, limit_output
 from arise.agents.terminus2.xml_reply import parse_xml
 from arise.environments.base import ExecResult
 
@@ -44,7 +44,8 @@ REPLIES = {
         as_json(("sleep 50\n", 0.5), ("C-c", 0.7)),
         as_json(),
         '{"analysis": 1',
-        as_json(("cat > g\n", 0.5), (("y" * 900 + "\n") * 20, 1.5), ("C-d", 0.7)),
+        as_json(("stty -echo; cat > g\n", 0.5), (("y" * 900 + "\n") * 20, 1.5), ("C-d", 0.7)),
+        as_json(("stty echo\n", 0.7)),
         as_json(("clear\n", 0.7)),
         as_json(task_complete="yes"),
     ],
@@ -80,7 +81,7 @@ async def ours(notation: str, folder: Path, replies: Sequence[str]) -> list[dict
     parse = parse_json if notation == "json" else parse_xml
     terminal = Terminal(Host(folder))  # type: ignore[arg-type]
     await terminal.start()
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(3.0)
     seen: list[dict[str, Any]] = [{"shown": await terminal.output()}]
     for reply in replies:
         parsed = parse(reply)
@@ -108,12 +109,13 @@ def test_both_see_the_same(notation: str, tmp_path: Path, monkeypatch: pytest.Mo
     replies = REPLIES[notation]
     (tmp_path / "replies.json").write_text(json.dumps(replies))
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))  # a login shell without anybody's settings
     results = {}
-    for side in ("harbor", "ours"):
+    for side in ("harbor", "arises"):
         folder = tmp_path / side / "work"
         folder.mkdir(parents=True)
         try:
-            if side == "ours":
+            if side == "arises":
                 results[side] = asyncio.run(ours(notation, folder, replies))
             else:
                 script = Path(__file__).with_name("harbor_terminus.py")
@@ -127,12 +129,14 @@ def test_both_see_the_same(notation: str, tmp_path: Path, monkeypatch: pytest.Mo
                 results[side] = json.loads(done.stdout.splitlines()[-1])
         finally:
             subprocess.run(["tmux", "kill-server"], check=False, stderr=subprocess.DEVNULL)
-    for mine, theirs in zip(results["ours"], results["harbor"], strict=True):
+    for mine, theirs in zip(results["arises"], results["harbor"], strict=True):
         for key in ("keys", "complete", "erred", "warned"):
             assert mine.get(key) == theirs.get(key), (key, mine, theirs)
-        assert lines(mine["shown"]) == lines(theirs["shown"].replace("/harbor/", "/ours/"))
+        # Harbor's agent limits what its terminal gives; ours does it in the terminal.
+        shown = limit_output(theirs["shown"].rstrip().replace("/harbor/", "/arises/"))
+        assert lines(mine["shown"]) == lines(shown)
     files = {
         side: {p.name: p.read_bytes() for p in (tmp_path / side / "work").iterdir()}
         for side in results
     }
-    assert files["ours"] == files["harbor"] != {}
+    assert files["arises"] == files["harbor"] != {}
