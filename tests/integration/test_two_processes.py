@@ -1,9 +1,14 @@
-"""One and two processes must be the same training: real FSDP2, real trainer, gloo."""
+"""One and two processes must be the same training: real FSDP2, real trainer, gloo.
+
+`make repeat` runs this file 20 times.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +39,19 @@ _TIMEOUT_S = 300
 Result = tuple[dict[str, Tensor], list[dict[str, float]], list[dict[int, Tensor]]]
 
 
+def rendezvous_port() -> int:
+    """A free port below those that the kernel gives to outgoing connections.
+
+    Lightning picks one of the latter and binds it seconds later; on a busy machine another process
+    may have it by then.
+    """
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise AssertionError("no free port between 15,000 and 30,000")
+
+
 def on_two_processes(output: Path) -> Result:
     """`tests/learning.py` as a program; a hang is killed and fails."""
     inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
@@ -41,7 +59,12 @@ def on_two_processes(output: Path) -> Result:
     process = subprocess.Popen(
         [sys.executable, "learning.py", "--devices=2", f"--output={output}"],
         cwd=ROOT / "tests",
-        env={**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env={
+            **inherited,
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1",
+            "STANDALONE_PORT": str(rendezvous_port()),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -126,7 +149,12 @@ _BUNDLED = (
 def test_a_run_on_two_processes_plays_and_learns_what_one_does(tmp_path: Path) -> None:
     """`python train.py` with rollouts: rank 0 plays, both train, one folder is written."""
     app.train(compose_config(*_BUNDLED, f"paths.output_dir={tmp_path / 'one'}"))
-    process = start_training(*_BUNDLED, f"paths.output_dir={tmp_path / 'two'}", "trainer.devices=2")
+    process = start_training(
+        *_BUNDLED,
+        f"paths.output_dir={tmp_path / 'two'}",
+        "trainer.devices=2",
+        env={"STANDALONE_PORT": str(rendezvous_port())},
+    )
     try:
         printed, _ = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
