@@ -122,6 +122,9 @@ def test_everything_is_read_back(tmp_path: Path) -> None:
             "verdicts": [{"pair_id": 4, "outcome": "pass", "reason": "seen"}],
             "diagnostics": [{"kind": "gap", "behaviour": "b", "signal": "s", "covered_by": 4}],
             "error": "one missing",
+            "prompt_hash": "",
+            "model": "",
+            "shortening": "",
         },
         "harness": {
             "num_tool_calls": 0,
