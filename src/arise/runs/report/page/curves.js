@@ -54,8 +54,9 @@ function drawOverview(view, data, trajectories) {
 }
 
 function mainCurve([title, note, format, low, high, names], curves, isSmooth) {
-  const series = names.filter(([scalar]) => curves[scalar]).map(([scalar, name, shape], n) =>
-    ({ name, shape, color: 1 + n, ...curves[scalar] }));
+  // A name has its colour whether or not the others are there.
+  const series = names.map(([scalar, name, shape], n) => ({ name, shape, color: 1 + n, ...curves[scalar] }))
+    .filter((one) => one.steps !== undefined);
   const isSilent = title === "Lost rollouts" && series.every((one) => one.values.every((value) => value === 0));
   if (isSilent) return null;
   return lineChart({ title, note, series, format, low, high, isSmooth });
