@@ -85,6 +85,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "rubrics.max_new_pairs": (0, float("inf"), True, False),
     "rubrics.max_records": (1, float("inf"), True, False),
     "rubrics.evidence_budget_tokens": (1, float("inf"), True, False),
+    # Before the key that takes its value by default.
+    "trainer.max_steps": (1, float("inf"), True, False),
     "rubrics.scaffold.steepness": (0, float("inf"), False, False),
     "rubrics.scaffold.midpoint": (0, 1, True, True),
     "rubrics.scaffold.total_steps": (1, float("inf"), True, False),
@@ -133,7 +135,6 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "callbacks.checkpoint.every_steps": (1, float("inf"), True, False),
     "callbacks.checkpoint.keep_last": (0, float("inf"), True, False),
     "callbacks.checkpoint.keep_every": (0, float("inf"), True, False),
-    "trainer.max_steps": (1, float("inf"), True, False),
     "trainer.devices": (1, float("inf"), True, False),
 }
 
