@@ -25,10 +25,11 @@ def test_the_first_view_has_figures_and_curves(page: ReportBrowser) -> None:
     titles = [element.text for element in page.all("#view-overview .chart h3")]
     assert titles[0] == "Pass rate"
     assert "Entropy" in titles
-    assert len(page.all("#view-overview .chart svg path.line")) >= len(titles)
+    page.wait(f"document.querySelectorAll('.chart svg path.line').length >= {len(titles)}")
 
 
 def test_arrow_keys_read_a_curve(page: ReportBrowser) -> None:
+    page.wait("document.querySelector('.chart .plot svg') !== null")
     page.run("document.querySelector('.chart .plot svg').focus()")
     page.press("HOME")
     legend = page.one(".chart .legend").text
@@ -92,6 +93,7 @@ def test_the_heat_map_counts_the_tasks_and_opens_their_trajectories(
     page: ReportBrowser, slots: list[dict[str, Any]]
 ) -> None:
     page.go("sampling")
+    page.wait("document.querySelector('.heat-frame svg') !== null")
     page.run("document.querySelector('.heat-frame svg').focus()")
     page.press("HOME")
     readout = page.text("#view-sampling .readout")
@@ -106,9 +108,12 @@ def test_the_heat_map_counts_the_tasks_and_opens_their_trajectories(
 def test_other_rows_and_cells_of_the_heat_map(page: ReportBrowser) -> None:
     page.go("sampling")
     page.one("[data-value=capability]").click()
-    assert "none (discovery)" in [e.text for e in page.all(".row-label")]
+    # Maps and curves are drawn when their width is known, a frame later.
+    labels = "[...document.querySelectorAll('.row-label')].map((e) => e.lastChild.textContent)"
+    page.wait(f"{labels}.includes('none (discovery)')")
     page.one("[data-value=capability]").send_keys("\ue014")  # right arrow: the next choice
-    assert {e.text for e in page.all(".row-label")} <= {"adaptive", "discovery"}
+    page.wait(f"{labels}.includes('discovery')")
+    assert set(page.run(f"return {labels}")) <= {"adaptive", "discovery"}
     page.one("[data-value=rate]").click()
     assert "Pass rate by why drawn" in page.text("#view-sampling .caption")
 
