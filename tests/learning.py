@@ -20,7 +20,7 @@ from lightning import Callback, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, distributed
 
-from arise.algorithms.packing import WeightedRow
+from arise.algorithms.packing import WeightedRow, pack, padded
 from arise.modules.distribution import share_rows
 from arise.modules.loading import RandomModel
 from arise.modules.policy import PolicyModule
@@ -115,6 +115,11 @@ class Feed(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: Any, batch: Iteration, batch_idx: int
     ) -> None:
+        # As a run's probe does after a push: a forward pass without a backward pass.
+        probe = padded if pl_module.policy.layout == "rows" else pack
+        with torch.no_grad():
+            for probed in probe(make_rows([9, 5]), max_tokens=self.max_tokens):
+                pl_module.policy(probed)
         rows = self.steps[batch.index] if trainer.is_global_zero else []
         batch.num_generated_tokens = num_generated(rows)
         share_rows(batch, rows, layout=pl_module.policy.layout, max_tokens=self.max_tokens)

@@ -139,6 +139,8 @@ class PolicyModule(LightningModule):
         Raises:
             WeightSyncError: On-policy importance ratios are not 1.
         """
+        assert self.policy is not None
+        self.policy.reshard_weights()
         optimizer: Any = self.optimizers()
         optimizer.zero_grad(set_to_none=False)
         shares, entropies, statistics = [], [], []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -163,6 +163,14 @@ class PolicyLM(nn.Module):
             if type(module).__name__ in layer_types:
                 fully_shard(module, mesh=mesh, mp_policy=policy)
         fully_shard(self, mesh=mesh, mp_policy=policy)
+
+    def reshard_weights(self) -> None:
+        """Parameters as the optimizer knows them.
+
+        A forward pass without a backward pass leaves those outside the layers in full.
+        """
+        if isinstance(self, FSDPModule):
+            self.reshard()
 
     def full_weights(self) -> dict[str, Tensor]:
         """Every tensor of the model in full, by its transformers name; a collective call.
