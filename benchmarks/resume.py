@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -209,6 +210,8 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="further settings, as of train.py")
     options = parser.parse_args()
     rng = random.Random(options.seed)
+    # It would tell of every restart.
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as name, StubJudge(varied_answer) as stub:
         overrides = (*WHOLE_METHOD, *stub_endpoints(stub.base_url), *options.overrides)
         is_equal = compare(Path(name), rng, options.moments, *overrides)
