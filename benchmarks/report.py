@@ -23,6 +23,8 @@ from chromium import ReportBrowser
 from recorded_run import RunSize, write_run
 
 LIMIT_S = 3.0
+MAX_MB = 400.0
+"""Twice the default, so that nothing is shortened."""
 
 
 def main() -> int:
@@ -45,7 +47,7 @@ def main() -> int:
         run = write_run(Path(scratch) / "arise" / "run", size)
         records = sum(path.stat().st_size for path in (run / "trajectories").iterdir())
         started = time.perf_counter()
-        written = write_report(run, run / "report.html", max_mb=200.0)
+        written = write_report(run, run / "report.html", max_mb=MAX_MB)
         built_s = time.perf_counter() - started
         opened, shown = [], []
         for _ in range(options.tries):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -17,7 +19,7 @@ from typing import IO, Any
 from arise.errors import ConfigError
 from arise.runs.catalogue import recorded_steps, summarize
 from arise.runs.evidence import read_step
-from arise.runs.report.chunks import element
+from arise.runs.report.chunks import element, pack
 from arise.runs.report.curves import recorded_scalars
 from arise.runs.report.details import slot_details
 from arise.runs.report.index import Index
@@ -44,8 +46,6 @@ SCRIPTS = (
 """The page's program, in the order in which its files are joined."""
 
 _MARK = re.compile(r"<!--([A-Z]+)-->")
-_JSON_PER_BASE64 = 3.0
-"""Characters of JSON that become one of compressed base64, at the least for real trajectories."""
 _MIN_CHARS = 500
 
 
@@ -119,8 +119,7 @@ def _write_steps(
     for step in steps:
         slots = read_step(run, step)
         if step == steps[0]:
-            share = max_mb * 1e6 * _JSON_PER_BASE64 / (len(steps) * max(1, len(slots)))
-            max_chars = max(_MIN_CHARS, int(share))
+            max_chars = _share(slots, max_mb * 1e6 / len(steps))
         index.add_step(step, slots)
         scalars[step] = recorded_scalars(slots)
         shown = [slot_details(slot, max_chars=max_chars) for slot in slots]
@@ -131,6 +130,17 @@ def _write_steps(
         blocks.write(element(f"step-{step}", shown))
     blocks.write(element("tokens", token_texts(run, token_ids)))
     return index, scalars, num_cut
+
+
+def _share(slots: list[dict[str, Any]], max_bytes: float) -> int:
+    """Characters of JSON that a trajectory may have for a step to pack into so many bytes.
+
+    How well texts pack differs from run to run by a factor of six, so it is measured.
+    """
+    whole = [slot_details(slot, max_chars=sys.maxsize) for slot in slots]
+    num_chars = len(json.dumps(whole, ensure_ascii=False, separators=(",", ":")))
+    share = max_bytes * num_chars / len(pack(whole)) / max(1, len(slots))
+    return max(_MIN_CHARS, int(share))
 
 
 def _write_page(
