@@ -239,7 +239,10 @@ def test_what_it_cannot_answer_names_the_real_model() -> None:
 
 def test_it_says_once_that_it_is_a_stand_in(caplog: pytest.LogCaptureFixture) -> None:
     for role in ("judge", "reflection"):
-        model = instantiate(OmegaConf.load(CONFIGS / role / "rules.yaml"))
+        # What a config group holds for the model itself, as the builders hand it over.
+        group = OmegaConf.to_container(OmegaConf.load(CONFIGS / role / "rules.yaml"))
+        assert isinstance(group, dict)
+        model = instantiate({k: v for k, v in group.items() if k not in ("defaults", "cache")})
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             asyncio.run(model.start())
