@@ -6,15 +6,20 @@ fit; Selenium speaks the standard WebDriver protocol with them and downloads not
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
+import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
+
+_PR_SET_PDEATHSIG = 1
 
 
 def missing() -> str | None:
@@ -25,6 +30,21 @@ def missing() -> str | None:
         if shutil.which(program) is None:
             return f"needs the program {program} (tools/ci_browser.sh installs it)"
     return None
+
+
+def _end_with_the_parent() -> None:
+    """Of a test run that is killed, driver and browser must not stay behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _mortal_browser(folder: Path) -> str:
+    """A program that is Chromium and ends with its driver."""
+    program = folder / "chromium"
+    program.write_text(
+        f'#!/bin/sh\nexec setpriv --pdeathsig KILL {shutil.which("chromium")} "$@"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
 
 
 class ReportBrowser:
@@ -42,7 +62,8 @@ class ReportBrowser:
         from selenium.webdriver.chrome.service import Service
 
         options = Options()
-        options.binary_location = shutil.which("chromium") or ""
+        self._scratch = tempfile.TemporaryDirectory()
+        options.binary_location = _mortal_browser(Path(self._scratch.name))
         arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage"]
         if os.geteuid() == 0:
             # Chromium's own sandbox refuses root.
@@ -50,7 +71,10 @@ class ReportBrowser:
         for argument in arguments:
             options.add_argument(argument)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        service = Service(
+            shutil.which("chromedriver"), popen_kw={"preexec_fn": _end_with_the_parent}
+        )
+        self.driver = Chrome(options=options, service=service)
         self.resize(width, height)
         self.prefer(scheme)
 
@@ -59,6 +83,7 @@ class ReportBrowser:
 
     def __exit__(self, *_: object) -> None:
         self.driver.quit()
+        self._scratch.cleanup()
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
