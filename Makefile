@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo install test test-fast check format bench oracle clean
+.PHONY: demo install test test-fast check format bench repeat oracle clean
 
 # Train ARISE on the bundled tasks with the bundled policy: six to ten minutes on two cores.
 demo: $(VENV)/.installed
@@ -51,6 +51,12 @@ format: $(VENV)/.installed
 bench: $(VENV)/.installed
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# A distributed test counts when it passes every time: make repeat REPEAT=20
+REPEAT ?= 20
+repeat: $(VENV)/.installed
+	for i in $$(seq $(REPEAT)); do \
+		$(BIN)/python -m pytest -q tests/integration/test_two_processes.py || exit 1; done
+
 # Rewrite what tests/unit/algorithms/test_oracle.py compares with; needs about 2 GB of packages.
 oracle: $(ORACLE)/.installed
 	$(ORACLE)/bin/python oracle/generate.py tests/data/oracle_golden.json
@@ -61,8 +67,6 @@ $(ORACLE)/.installed: oracle/packages.txt oracle/imports.txt
 	$(ORACLE)/bin/python -m pip install --quiet --no-deps -r oracle/packages.txt
 	touch $@
 
-clean:
-	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 # Agent programs for harness=kilo and harness=mini_swe_agent. They are mounted into sandboxes, so
 # their folder must be open to other users: AGENTS=/somewhere/open, and ARISE_AGENTS the same.
 AGENTS ?= .agents
@@ -82,3 +86,5 @@ $(AGENTS)/mini-swe-agent/.installed-%: $(VENV)/.installed
 	  mini-swe-agent==$*
 	touch $@
 
+clean:
+	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
