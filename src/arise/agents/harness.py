@@ -6,6 +6,7 @@ from typing import Protocol
 
 from arise.agents.recording import PolicySession
 from arise.environments.base import Environment
+from arise.errors import ConfigError
 from arise.types import FinishReason, Task
 
 
@@ -35,3 +36,20 @@ class Harness(Protocol):
 
     async def stop(self) -> None:
         """Release what `start` brought up; safe to call more than once."""
+
+
+def require_limits(*, command_timeout_s: float, **counts: int) -> None:
+    """Refuse limits of an agent loop that allow nothing.
+
+    Args:
+        command_timeout_s: Seconds a command may take, above 0.
+        **counts: Other limits by key, 1 or more each.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+    for key, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"harness.{key} = {value} must be at least 1")
+    if not command_timeout_s > 0:
+        raise ConfigError(f"harness.command_timeout_s = {command_timeout_s} must be above 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from arise.agents.harness import Harness
+from arise.agents.harness import Harness, require_limits
 from arise.agents.recording import PolicySession, with_skills
 from arise.environments.base import Environment, ExecResult
 from arise.errors import ConfigError
@@ -65,15 +65,12 @@ class ShellAgent(Harness):
         max_observation_chars: int,
         observation_role: str,
     ) -> None:
-        for key, value in (
-            ("max_turns", max_turns),
-            ("max_output_tokens", max_output_tokens),
-            ("max_observation_chars", max_observation_chars),
-        ):
-            if value < 1:
-                raise ConfigError(f"harness.{key} = {value} must be at least 1")
-        if not command_timeout_s > 0:
-            raise ConfigError(f"harness.command_timeout_s = {command_timeout_s} must be above 0")
+        require_limits(
+            max_turns=max_turns,
+            max_output_tokens=max_output_tokens,
+            max_observation_chars=max_observation_chars,
+            command_timeout_s=command_timeout_s,
+        )
         if not submit.strip():
             raise ConfigError("harness.submit is empty; it must be a command such as submit")
         if action_format not in ("raw", "fenced"):

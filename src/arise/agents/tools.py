@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from arise.agents.harness import Harness
+from arise.agents.harness import Harness, require_limits
 from arise.agents.recording import PolicySession, with_skills
 from arise.agents.shell import clip
 from arise.agents.toolbox import SCHEMAS, TOOLS, Toolbox, ToolResult
 from arise.agents.toolcalls import BrokenCall, ToolCall, parse_reply, shown_call
 from arise.environments.base import Environment
-from arise.errors import ConfigError
 from arise.tasks.prior_context import with_prior_context
 from arise.types import FinishReason, Task
 
@@ -56,15 +55,12 @@ class ToolAgent(Harness):
         max_observation_chars: int,
         observation_role: str,
     ) -> None:
-        for key, value in (
-            ("max_turns", max_turns),
-            ("max_output_tokens", max_output_tokens),
-            ("max_observation_chars", max_observation_chars),
-        ):
-            if value < 1:
-                raise ConfigError(f"harness.{key} = {value} must be at least 1")
-        if not command_timeout_s > 0:
-            raise ConfigError(f"harness.command_timeout_s = {command_timeout_s} must be above 0")
+        require_limits(
+            max_turns=max_turns,
+            max_output_tokens=max_output_tokens,
+            max_observation_chars=max_observation_chars,
+            command_timeout_s=command_timeout_s,
+        )
         self.observation_role = observation_role
         self._system_prompt = system_prompt
         self._max_turns = max_turns
