@@ -35,6 +35,8 @@ SOCKET_NAME = "model.sock"
 _MAX_BODY_BYTES = 64 << 20
 # Before this an error still gets its status; after it a stream is kept alive by comments.
 _STREAM_AFTER_S = 5.0
+# Connections that may wait to be taken: with too few, a burst of agents waits a second each.
+_BACKLOG = 4096
 
 Episode = ProxiedEpisode | ForwardedEpisode
 
@@ -121,9 +123,9 @@ class RecordingProxy:
             # The user of a sandbox has to reach the socket; what protects it are the keys.
             folder.chmod(0o755)
             socket = folder / SOCKET_NAME
-            await web.UnixSite(runner, str(socket)).start()
+            await web.UnixSite(runner, str(socket), backlog=_BACKLOG).start()
             os.chmod(socket, 0o666)
-            site = web.TCPSite(runner, "127.0.0.1", 0)
+            site = web.TCPSite(runner, "127.0.0.1", 0, backlog=_BACKLOG)
             await site.start()
             self.port = runner.addresses[1][1]
             self.folder, self._runner = folder, runner
