@@ -16,29 +16,10 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from arise.config_limits import CHOICES, RANGES
 from arise.errors import ConfigError
 from arise.rubrics.pool_file import pool_file
 from arise.tasks.corpus import has_task
-
-_CHOICES = {
-    "algorithm.std": ("sample", "population"),
-    "algorithm.loss_order": ("arise", "areal"),
-    "datamodule.on_broken": ("fail", "skip"),
-    "environment.grading": ("task", "shared", "separate"),
-    "curriculum.sampler": ("capability", "uniform", "vade"),
-    "rubrics.mode": ("dynamic", "frozen", "static", "ruscarl", "online", "none"),
-    "rubrics.verdicts": ("judged", "shuffled"),
-    "rubrics.scaffold.show": ("skill", "criterion"),
-    "rubrics.online.reference": ("initial_policy", "reflection"),
-    "judge.on_outage": ("continue", "stop"),
-    "harness.action_format": ("raw", "fenced"),
-    "harness.observation_role": ("user", "tool"),
-    "harness.notation": ("json", "xml"),
-    "model.layout": ("auto", "packed", "rows"),
-    "model.compute_dtype": ("float32", "bfloat16"),
-    "engine.dtype": ("float32", "bfloat16", "float16"),
-    "engine.sync": ("auto", "disk", "nccl", "ipc"),
-}
 
 # What servers offer and training rollouts must not use.
 _DISTORTIONS = frozenset(
@@ -52,91 +33,6 @@ _DISTORTIONS = frozenset(
         "logit_bias",
     )
 )
-
-# key: (smallest, largest, whether the smallest and the largest themselves are allowed)
-_RANGES: dict[str, tuple[float, float, bool, bool]] = {
-    "algorithm.rubric_weight": (0, 1, True, True),
-    "algorithm.epsilon": (0, 1, False, False),
-    "algorithm.length_alpha": (0, 1, True, False),
-    "algorithm.length_threshold_tokens": (0, float("inf"), True, False),
-    "algorithm.dual_clip": (1, float("inf"), False, False),
-    "algorithm.ratio_low": (0, 1, True, False),
-    "algorithm.ratio_high": (1, float("inf"), False, True),
-    "algorithm.warmup_steps": (0, float("inf"), True, False),
-    "algorithm.max_grad_norm": (0, float("inf"), False, True),
-    "algorithm.micro_batch_tokens": (1, float("inf"), True, False),
-    "algorithm.optimizer.lr": (0, float("inf"), True, False),
-    "rollout.tasks_per_step": (1, float("inf"), True, False),
-    "rollout.rollouts_per_task": (2, float("inf"), True, False),
-    "rollout.context_tokens": (1, float("inf"), True, False),
-    "rollout.temperature": (0, float("inf"), False, False),
-    "rollout.max_lost_iterations": (1, float("inf"), True, False),
-    "rollout.agent_timeout_s": (0, float("inf"), False, False),
-    "rollout.max_in_flight": (1, float("inf"), True, False),
-    "curriculum.min_discovery_probability": (0, 1, True, True),
-    "curriculum.pair_quota": (0, 1, False, True),
-    "curriculum.gamma_obs": (0, 1, True, True),
-    "curriculum.gamma_unobs": (0, 1, False, True),
-    "curriculum.quarantine_after": (1, float("inf"), True, False),
-    "rubrics.update_interval": (1, float("inf"), True, False),
-    "rubrics.eta_low": (0, 1, True, True),
-    "rubrics.eta_high": (0, 1, True, True),
-    "rubrics.max_pairs": (1, float("inf"), True, False),
-    "rubrics.max_new_pairs": (0, float("inf"), True, False),
-    "rubrics.max_records": (1, float("inf"), True, False),
-    "rubrics.evidence_budget_tokens": (1, float("inf"), True, False),
-    # Before the key that takes its value by default.
-    "trainer.max_steps": (1, float("inf"), True, False),
-    "rubrics.scaffold.steepness": (0, float("inf"), False, False),
-    "rubrics.scaffold.midpoint": (0, 1, True, True),
-    "rubrics.scaffold.total_steps": (1, float("inf"), True, False),
-    "rubrics.online.pairs_per_task": (1, float("inf"), True, False),
-    "rubrics.online.max_criteria": (1, float("inf"), True, False),
-    "rubrics.online.outcome_weight": (0, float("inf"), False, False),
-    "judge.max_concurrency": (1, float("inf"), True, False),
-    "judge.rubrics_per_request": (1, float("inf"), True, False),
-    "judge.trace_budget_tokens": (1, float("inf"), True, False),
-    "judge.max_calls_per_iteration": (1, float("inf"), True, False),
-    "judge.give_up_after": (1, float("inf"), True, False),
-    "judge.alarm_after": (1, float("inf"), True, False),
-    "judge.prices.prompt": (0, float("inf"), True, False),
-    "judge.prices.completion": (0, float("inf"), True, False),
-    "reflection.prices.prompt": (0, float("inf"), True, False),
-    "reflection.prices.completion": (0, float("inf"), True, False),
-    "model.logprob_chunk_tokens": (1, float("inf"), True, False),
-    "model.lora.rank": (0, float("inf"), True, False),
-    "model.lora.alpha": (1, float("inf"), True, False),
-    "engine.max_sessions": (1, float("inf"), True, False),
-    "engine.kv_cache_gib": (0, float("inf"), False, False),
-    "engine.start_timeout_s": (0, float("inf"), False, False),
-    "engine.request_timeout_s": (0, float("inf"), False, False),
-    "engine.health_interval_s": (0, float("inf"), False, False),
-    "harness.summarize_below_tokens": (1, float("inf"), True, False),
-    "harness.first_call_timeout_s": (0, float("inf"), False, False),
-    "harness.max_refused_calls": (1, float("inf"), True, False),
-    "harness.port": (1, 65535, True, True),
-    "benchmark.attempts": (1, float("inf"), True, False),
-    "benchmark.temperature": (0, float("inf"), True, False),
-    "benchmark.top_p": (0, 1, False, True),
-    "benchmark.top_k": (0, float("inf"), True, False),
-    "benchmark.agent_timeout_s": (0, float("inf"), False, False),
-    "benchmark.default_timeout_s": (0, float("inf"), False, False),
-    "context_tokens": (1, float("inf"), True, False),
-    "max_in_flight": (1, float("inf"), True, False),
-    "harness.max_turns": (1, float("inf"), True, False),
-    "harness.max_output_tokens": (1, float("inf"), True, False),
-    "harness.command_timeout_s": (0, float("inf"), False, False),
-    "harness.max_observation_chars": (1, float("inf"), True, False),
-    "evaluation.attempts_per_task": (1, float("inf"), True, False),
-    "evaluation.eval_interval": (1, float("inf"), True, False),
-    "evaluation.temperature": (0, float("inf"), True, False),
-    "evaluation.top_p": (0, 1, False, True),
-    "evaluation.top_k": (0, float("inf"), True, False),
-    "callbacks.checkpoint.every_steps": (1, float("inf"), True, False),
-    "callbacks.checkpoint.keep_last": (0, float("inf"), True, False),
-    "callbacks.checkpoint.keep_every": (0, float("inf"), True, False),
-    "trainer.devices": (1, float("inf"), True, False),
-}
 
 
 def validate(cfg: DictConfig) -> None:
@@ -212,22 +108,17 @@ def _unknown_keys(node: DictConfig, *, prefix: str) -> Iterator[str]:
 
 
 def _choices(cfg: DictConfig) -> Iterator[str]:
-    for key, allowed in _CHOICES.items():
+    for key, allowed in CHOICES.items():
         value = OmegaConf.select(cfg, key, default=allowed[0])
         if value not in allowed:
             yield f"{key} = {value!r} is not one of {', '.join(allowed)}"
 
 
 def _ranges(cfg: DictConfig) -> Iterator[str]:
-    for key, (low, high, low_ok, high_ok) in _RANGES.items():
+    for key, allowed in RANGES.items():
         value = OmegaConf.select(cfg, key)
-        if value is None or not isinstance(value, int | float):
-            continue
-        above = value >= low if low_ok else value > low
-        below = value <= high if high_ok else value < high
-        if not (above and below):
-            interval = f"{'[' if low_ok else '('}{low:g}, {high:g}{']' if high_ok else ')'}"
-            yield f"{key} = {value} is not in {interval}"
+        if isinstance(value, int | float) and value not in allowed:
+            yield f"{key} = {value} is not in {allowed}"
 
 
 def _training_sampling(cfg: DictConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "arise"
 
 # A package may import itself and those on lower levels.
 LEVELS = [
-    {"types", "errors", "aio"},
+    {"types", "errors", "aio", "config_limits"},
     {"algorithms", "llm", "environments", "inference", "config_harness", "config_evaluate"},
     {"rubrics", "config"},
     {"curriculum", "tasks"},
