@@ -10,6 +10,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from arise.config_limits import STUDY_RANGES
 from arise.errors import ConfigError
 
 
@@ -163,17 +164,10 @@ def _check(study: DictConfig) -> None:
         values = list(study[key])
         if not values or len(set(values)) != len(values):
             raise ConfigError(f"{key} = {values} must name at least one, and none twice")
-    for key, minimum in (("processes", 1), ("stage_steps", 1)):
-        if study[key] < minimum:
-            raise ConfigError(f"{key} = {study[key]} must be {minimum} or more")
-    for key, allowed in (
-        ("all_fail.tasks", 1),
-        ("all_fail.rollouts", 2),
-        ("retention.rollouts", 1),
-    ):
-        group, _, name = key.partition(".")
-        if study[group][name] < allowed:
-            raise ConfigError(f"{key} = {study[group][name]} must be {allowed} or more")
+    for key, allowed in STUDY_RANGES.items():
+        value = OmegaConf.select(study, key)
+        if value not in allowed:
+            raise ConfigError(f"{key} = {value} is not in {allowed}")
     for override in study.overrides:
         key = override.partition("=")[0].lstrip("+~")
         if key in ("experiment", "seed", "experiment_name", "paths.output_dir", "ckpt_path"):
