@@ -206,15 +206,24 @@ def build_variant(cfg: DictConfig, judge: Any, models: Sequence[Any]) -> Any:
 def build_curriculum(cfg: DictConfig, tasks: Sequence[Task], rubrics: Any) -> Any:
     """Sampler and pool as configured, owned by one curriculum."""
     from arise.curriculum.curriculum import Curriculum
-    from arise.curriculum.factory import make_sampler
 
-    options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
     return Curriculum(
-        sampler=make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options),
+        sampler=_build_sampler(cfg, tasks),
         tasks_per_step=cfg.rollout.tasks_per_step,
         seed=cfg.seed,
         rubrics=rubrics,
     )
+
+
+def _build_sampler(cfg: DictConfig, tasks: Sequence[Task]) -> Any:
+    """One of the three by its name, or whatever class the group's `_target_` names."""
+    from arise.curriculum.factory import make_sampler
+
+    if "_target_" in cfg.curriculum:
+        # Tasks are dataclasses, which Hydra would take for configuration if it were given them.
+        return build(cfg.curriculum, _partial_=True)(tasks=tasks, seed=cfg.seed)
+    options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
+    return make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options)
 
 
 def build_loggers(cfg: DictConfig, folder: Path) -> list[Any]:

@@ -141,7 +141,7 @@ def _rubrics(cfg: DictConfig) -> Iterator[str]:
             f"rubrics.eta_high = {cfg.rubrics.eta_high}"
         )
     mode = cfg.rubrics.mode
-    if mode in ("none", "online") and cfg.curriculum.sampler == "capability":
+    if mode in ("none", "online") and cfg.curriculum.get("sampler") == "capability":
         yield (
             f"curriculum.sampler = capability needs rubric verdicts, but rubrics = {mode}; "
             "use curriculum.sampler=uniform or vade, or rubrics=dynamic"
