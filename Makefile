@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo install test test-fast check format bench repeat oracle clean
+.PHONY: demo install test test-fast check format docs bench repeat oracle clean
 
 # Train ARISE on the bundled tasks with the bundled policy: six to ten minutes on two cores.
 demo: $(VENV)/.installed
@@ -47,6 +47,10 @@ check: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Rewrite docs/configuration.md from configs/ and the schemas.
+docs: $(VENV)/.installed
+	$(BIN)/python -m arise.reference docs/configuration.md
 
 bench: $(VENV)/.installed
 	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
