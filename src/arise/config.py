@@ -400,10 +400,16 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
 )
 
 
+def schemas() -> dict[tuple[str | None, str], type]:
+    """All schemas by group (`None`: the whole configuration) and name."""
+    listed = (*_SCHEMAS, *HARNESS_SCHEMAS, *EVALUATE_SCHEMAS)
+    return {(group, name): node for group, name, node in listed}
+
+
 def register_schemas() -> None:
     """Put the schemas into Hydra's ConfigStore; safe to repeat."""
     store = ConfigStore.instance()
-    for group, name, node in (*_SCHEMAS, *HARNESS_SCHEMAS, *EVALUATE_SCHEMAS):
+    for (group, name), node in schemas().items():
         store.store(group=group, name=name, node=node)
 
 

@@ -38,7 +38,7 @@ class Range:
 
     def __str__(self) -> str:
         left, right = "[" if self.has_low else "(", "]" if self.has_high else ")"
-        return f"{left}{self.low:g}, {self.high:g}{right}"
+        return f"{left}{self.low:.12g}, {self.high:.12g}{right}"
 
 
 def at_least(low: float) -> Range:

@@ -108,17 +108,26 @@ def _unknown_keys(node: DictConfig, *, prefix: str) -> Iterator[str]:
 
 
 def _choices(cfg: DictConfig) -> Iterator[str]:
-    for key, allowed in CHOICES.items():
-        value = OmegaConf.select(cfg, key, default=allowed[0])
-        if value not in allowed:
-            yield f"{key} = {value!r} is not one of {', '.join(allowed)}"
+    for name, allowed in CHOICES.items():
+        for key, value in _values(cfg, name):
+            if value is not None and value not in allowed:
+                yield f"{key} = {value!r} is not one of {', '.join(allowed)}"
 
 
 def _ranges(cfg: DictConfig) -> Iterator[str]:
-    for key, allowed in RANGES.items():
-        value = OmegaConf.select(cfg, key)
-        if isinstance(value, int | float) and value not in allowed:
-            yield f"{key} = {value} is not in {allowed}"
+    for name, allowed in RANGES.items():
+        for key, value in _values(cfg, name):
+            if isinstance(value, int | float) and value not in allowed:
+                yield f"{key} = {value} is not in {allowed}"
+
+
+def _values(cfg: DictConfig, key: str) -> Iterator[tuple[str, Any]]:
+    """The value of a key, and in groups with candidates those of each."""
+    yield key, OmegaConf.select(cfg, key)
+    group, _, rest = key.partition(".")
+    for name in OmegaConf.select(cfg, f"{group}.candidates") or () if rest else ():
+        place = f"{group}.candidates.{name}.{rest}"
+        yield place, OmegaConf.select(cfg, place)
 
 
 def _training_sampling(cfg: DictConfig) -> Iterator[str]:

@@ -19,6 +19,7 @@ LEVELS = [
     {"datamodules", "callbacks"},
     {"validation", "assembly"},
     {"app", "cli", "evaluate", "study"},
+    {"reference"},
 ]
 
 ONLY_IN = {

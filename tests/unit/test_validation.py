@@ -47,6 +47,22 @@ def complaint(*overrides: str) -> str:
     return str(caught.value)
 
 
+def test_values_of_candidates_are_checked_like_those_of_a_choice() -> None:
+    cfg = copy.deepcopy(composed_from("engine=auto", "environment=auto"))
+    validate(cfg)
+    cfg.engine.candidates.vllm.dtype = "half"
+    with pytest.raises(
+        ConfigError, match=r"engine\.candidates\.vllm\.dtype = 'half' is not one of"
+    ):
+        validate(cfg)
+    cfg.engine.candidates.vllm.dtype = "float16"
+    cfg.environment.candidates.docker.memory_mb = 8
+    with pytest.raises(
+        ConfigError, match=r"environment\.candidates\.docker\.memory_mb = 8 is not in"
+    ):
+        validate(cfg)
+
+
 def test_a_good_configuration_passes() -> None:
     validate(composed())
 

@@ -1,0 +1,1 @@
+"""The configuration's reference page, from the YAML files and their schemas."""
