@@ -16,8 +16,15 @@ from arise.types import Outcome, Review, Task, Trajectory
 class Judging(Protocol):
     """Gives verdicts; never raises for a judge that fails."""
 
-    async def review(self, task: Task, trajectory: Trajectory, pairs: Sequence[Any]) -> Review:
-        """Verdicts on `pairs`."""
+    async def review(
+        self,
+        task: Task,
+        trajectory: Trajectory,
+        pairs: Sequence[Any],
+        *,
+        asks_diagnostics: bool = True,
+    ) -> Review:
+        """Verdicts on `pairs`, and findings if they are asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,7 @@ async def behaviour_rate(
     outcomes: list[Outcome | None] = []
 
     async def judge_one(index: int, trajectory: Trajectory) -> None:
-        review = await judge.review(tasks[index], trajectory, [rubric])
+        review = await judge.review(tasks[index], trajectory, [rubric], asks_diagnostics=False)
         outcomes.append(review.outcomes.get(rubric.id))
 
     await orchestrator.run(

@@ -138,7 +138,12 @@ class Judge:
             self._cache.close()
 
     async def review(
-        self, task: Task, trajectory: Trajectory, pairs: Sequence[RubricSkillPair]
+        self,
+        task: Task,
+        trajectory: Trajectory,
+        pairs: Sequence[RubricSkillPair],
+        *,
+        asks_diagnostics: bool = True,
     ) -> Review:
         """Judge one trajectory by the pool `pairs`.
 
@@ -146,6 +151,7 @@ class Judge:
             task: The trajectory's task.
             trajectory: What to judge.
             pairs: The pool when judging of the group started; may be empty.
+            asks_diagnostics: Whether findings are wanted beside the verdicts.
 
         Returns:
             The verdicts that were valid, the diagnostics, and in `error` what went wrong. A model
@@ -167,7 +173,7 @@ class Judge:
         if self._cache is not None:
             turn = self._turns.setdefault(answers.trajectory, turn)
         async with turn:
-            review = await self._review(view, rubrics, answers)
+            review = await self._review(view, rubrics, answers, asks_diagnostics)
         return replace(
             review,
             prompt_hash=answers.prompt_hash,
@@ -176,13 +182,17 @@ class Judge:
         )
 
     async def _review(
-        self, view: TrajectoryView, rubrics: tuple[RubricView, ...], answers: KnownAnswers
+        self,
+        view: TrajectoryView,
+        rubrics: tuple[RubricView, ...],
+        answers: KnownAnswers,
+        wants_diagnostics: bool,
     ) -> Review:
         """Ask for what is not known yet, and put everything together."""
         known, findings = answers.look_up()
         self.metrics.add_cached(len(known))
         unknown = tuple(rubric for rubric in rubrics if rubric.id not in known)
-        asks_diagnostics = findings is None
+        asks_diagnostics = wants_diagnostics and findings is None
         parts: list[tuple[JudgeAnswer, str]] = []
         if not rubrics and asks_diagnostics:
             payload = InitialAnalysisPayload(trajectory=view)

@@ -112,7 +112,7 @@ class OnlineRubrics:
         async def grade(slot: object) -> Review | None:
             if not isinstance(slot, Trajectory):
                 return None
-            return await self._judge.review(group.task, slot, pairs)
+            return await self._judge.review(group.task, slot, pairs, asks_diagnostics=False)
 
         return criteria, list(await asyncio.gather(*map(grade, group.slots)))
 

@@ -122,6 +122,20 @@ def test_split_requests_ask_once_for_diagnostics_with_the_complete_pool() -> Non
     assert len(result.diagnostics) == 1
 
 
+@pytest.mark.parametrize("pair_ids", [(), (1, 2, 3)])
+def test_findings_that_nobody_wants_are_not_asked_for(pair_ids: tuple[int, ...]) -> None:
+    model = ScriptedChatModel(verdicts)
+    judge = make_judge(model, rubrics_per_request=2)
+    pool = [pair(pair_id) for pair_id in pair_ids]
+    result = asyncio.run(judge.review(TASK, TRAJECTORY, pool, asks_diagnostics=False))
+    assert [request.payload.asks_diagnostics for request in model.requests] == [False] * (
+        (len(pair_ids) + 1) // 2
+    )
+    assert all(request.payload.pool == () for request in model.requests)
+    assert list(result.outcomes) == list(pair_ids)
+    assert (result.diagnostics, result.error) == ((), "")
+
+
 def test_J04_an_outage_is_invalid_and_never_a_fail() -> None:
     def outage(request: ChatRequest) -> str:
         raise JudgeError("HTTP 500")
