@@ -91,7 +91,12 @@ def test_every_row_says_meaning_unit_health_and_remedy() -> None:
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 5, row
-        assert all(cells), row
+        assert all(cell not in ("", "–", "-") for cell in cells), row
+
+
+def test_every_group_has_a_scalar() -> None:
+    groups = {name.partition("/")[0] for name in documented_scalars()}
+    assert set(GROUPS.split()) <= groups
 
 
 def test_a_placeholder_stands_for_one_part() -> None:
