@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,35 @@ def figure_5(data: StudyData, folder: Path) -> str | None:
     import numpy as np
 
     plt = pyplot()
+    tags, tables = _shares(stages)
+    top = max(float(np.nanmax(table)) for table in tables if not np.isnan(table).all())
+    figure, axes = plt.subplots(
+        1,
+        len(tables),
+        figsize=(3.7 * len(tables) + 1.2, 0.42 * len(tags) + 1.9),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for number, (axis, table) in enumerate(zip(axes[0], tables, strict=True)):
+        image = _heat_map(plt, axis, table, top)
+        first = number * data.stage_steps + 1
+        name = _STAGES[number] if len(tables) == len(_STAGES) else f"Stage {number + 1}"
+        total = sum(stages[number].values())
+        axis.set_title(
+            f"{name}: iterations {first} to {first + data.stage_steps - 1}\n({total} choices)",
+            fontsize=10,
+        )
+    axes[0][0].set_yticks(range(len(tags)), tags)
+    figure.colorbar(image, ax=axes[0].tolist(), label="share of the stage's adaptive choices (%)")
+    figure.suptitle(f"Adaptive sampling of {label(data.method)}", fontsize=11, fontweight="bold")
+    return save(figure, folder, "figure_5")
+
+
+def _shares(stages: Sequence[Counter[tuple[str, str]]]) -> tuple[list[str], list[Any]]:
+    """The commonest task types, and per stage float[T, 5] shares in percent; NaN for none."""
+    import numpy as np
+
     totals: Counter[str] = Counter()
     for counts in stages:
         for (tag, _), count in counts.items():
@@ -47,42 +77,29 @@ def figure_5(data: StudyData, folder: Path) -> str | None:
                     share = counts[tag, capability.value] / sum(counts.values())
                     table[row, column] = 100.0 * share
         tables.append(table)
-    top = max(float(np.nanmax(table)) for table in tables if not np.isnan(table).all())
-    figure, axes = plt.subplots(
-        1,
-        len(tables),
-        figsize=(3.7 * len(tables) + 1.2, 0.42 * len(tags) + 1.9),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
-    for number, (axis, table) in enumerate(zip(axes[0], tables, strict=True)):
-        image = axis.imshow(table, cmap="cividis_r", vmin=0, vmax=top, aspect="auto")
-        axis.grid(visible=False)
-        axis.set_xticks(range(len(Capability)), [c.value for c in Capability], rotation=35)
-        plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
-        first = number * data.stage_steps + 1
-        name = _STAGES[number] if len(tables) == len(_STAGES) else f"Stage {number + 1}"
-        total = sum(stages[number].values())
-        axis.set_title(
-            f"{name}: iterations {first} to {first + data.stage_steps - 1}\n({total} choices)",
-            fontsize=10,
+    return tags, tables
+
+
+def _heat_map(plt: Any, axis: Any, table: Any, top: float) -> Any:
+    """One stage's cells with their numbers; the image, for the colour bar."""
+    import numpy as np
+
+    image = axis.imshow(table, cmap="cividis_r", vmin=0, vmax=top, aspect="auto")
+    axis.grid(visible=False)
+    axis.set_xticks(range(len(Capability)), [c.value for c in Capability], rotation=35)
+    plt.setp(axis.get_xticklabels(), ha="right", rotation_mode="anchor")
+    for row, column in zip(*np.nonzero(~np.isnan(table)), strict=True):
+        value = table[row, column]
+        axis.text(
+            column,
+            row,
+            f"{value:.0f}" if value >= 1 else "<1",
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if value > 0.55 * top else "black",
         )
-        for row, column in zip(*np.nonzero(~np.isnan(table)), strict=True):
-            value = table[row, column]
-            axis.text(
-                column,
-                row,
-                f"{value:.0f}" if value >= 1 else "<1",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if value > 0.55 * top else "black",
-            )
-    axes[0][0].set_yticks(range(len(tags)), tags)
-    figure.colorbar(image, ax=axes[0].tolist(), label="share of the stage's adaptive choices (%)")
-    figure.suptitle(f"Adaptive sampling of {label(data.method)}", fontsize=11, fontweight="bold")
-    return save(figure, folder, "figure_5")
+    return image
 
 
 def figure_6(data: StudyData, folder: Path) -> str | None:

@@ -72,19 +72,17 @@ class DockerFactory:
         grading: str,
         disk_check_interval_s: float,
     ) -> None:
-        for key, value, least in (
-            ("cpus", 1.0 if cpus is None else cpus, 0.01),
-            ("memory_mb", memory_mb, 16),
-            ("storage_mb", storage_mb, 1),
-            ("max_processes", max_processes, 16),
-            ("max_output_bytes", max_output_bytes, 2),
-            ("start_timeout_s", start_timeout_s, 0.1),
-            ("start_concurrency", start_concurrency, 1),
-            ("call_timeout_s", call_timeout_s, 1),
-            ("disk_check_interval_s", disk_check_interval_s, 0.1),
-        ):
-            if not value >= least:
-                raise ConfigError(f"environment.{key} must be at least {least}, got {value}")
+        _require_at_least(
+            cpus=(1.0 if cpus is None else cpus, 0.01),
+            memory_mb=(memory_mb, 16),
+            storage_mb=(storage_mb, 1),
+            max_processes=(max_processes, 16),
+            max_output_bytes=(max_output_bytes, 2),
+            start_timeout_s=(start_timeout_s, 0.1),
+            start_concurrency=(start_concurrency, 1),
+            call_timeout_s=(call_timeout_s, 1),
+            disk_check_interval_s=(disk_check_interval_s, 0.1),
+        )
         if grading not in _GRADING:
             raise ConfigError(
                 f"environment.grading = {grading!r} is not one of {', '.join(_GRADING)}"
@@ -220,3 +218,10 @@ class DockerFactory:
                             await environment.end_for_disk()
                 except SandboxError as error:
                     _logger.warning("disk use on %s could not be read: %s", host, error)
+
+
+def _require_at_least(**limits: tuple[float, float]) -> None:
+    """Each value and its least allowed one, by key."""
+    for key, (value, least) in limits.items():
+        if not value >= least:
+            raise ConfigError(f"environment.{key} must be at least {least}, got {value}")
