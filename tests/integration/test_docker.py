@@ -122,6 +122,15 @@ def test_disk_of_many_files_is_watched(tmp_path: Path) -> None:
     in_environment("docker", body, task_for("docker", tmp_path))
 
 
+def test_disk_is_watched_though_the_first_looks_came_before_the_start(tmp_path: Path) -> None:
+    async def body(environment: DockerEnvironment) -> None:
+        command = "for i in 1 2 3 4; do head -c 30000000 /dev/zero > f$i; done; sleep 300"
+        result = await environment.exec(command, timeout_s=240)
+        assert "No space left" in result.output or result.exit_code == 137
+
+    in_environment("docker", body, task_for("docker", tmp_path), disk_check_interval_s=0.1)
+
+
 def test_grading_in_a_second_container_gets_the_artifacts_only(tmp_path: Path) -> None:
     (tmp_path / "context").mkdir()
     (tmp_path / "context" / "given").write_text("x")

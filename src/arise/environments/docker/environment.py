@@ -64,6 +64,7 @@ class DockerEnvironment:
             async with runtime.start_slots, asyncio.timeout(runtime.start_timeout_s):
                 await self._create(host, image)
             runtime.started[self.container_name] = self
+            runtime.watch_disks()
             if spec.healthcheck is not None:
                 await wait_until_healthy(self, spec.healthcheck)
         except TimeoutError:

@@ -113,6 +113,7 @@ class DockerFactory:
             network=network,
             network_by_default=network_by_default,
             grading=grading,
+            watch_disks=self._watch,
         )
 
     def check(self) -> None:
@@ -161,7 +162,6 @@ class DockerFactory:
         if not self._is_registered:
             self.check()
         self._num_created += 1
-        self._watch()
         return DockerEnvironment(self._runtime, task, name=name, number=self._num_created)
 
     def close(self) -> None:
@@ -187,11 +187,8 @@ class DockerFactory:
         self.close()
 
     def _watch(self) -> None:
-        """Start looking at the containers' disks, if no look is under way in this loop."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
+        """Look at the containers' disks from now on until none runs."""
+        loop = asyncio.get_running_loop()
         if self._watching is None or self._watching.done() or self._watching.get_loop() is not loop:
             self._watching = loop.create_task(self._watch_disks(), name="arise-disk-watchdog")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Runtime:
         network: Docker network of tasks that ask for one; `None` refuses them.
         network_by_default: Whether a task that does not say gets a network.
         grading: `task`, `shared` or `separate`.
+        watch_disks: To be called when one more environment runs.
         started: The environments that run, by container name.
     """
 
@@ -52,6 +54,7 @@ class Runtime:
     network: str | None
     network_by_default: bool
     grading: str
+    watch_disks: Callable[[], None]
     started: dict[str, DockerEnvironment] = field(default_factory=dict)
 
     def network_of(self, spec: EnvironmentSpec, *, is_grading: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -54,6 +55,7 @@ class AgentShell:
         self._pid = ""
         self._was_interrupted = False
         self._is_over_disk = False
+        self._halting = asyncio.Lock()
 
     async def start(self) -> None:
         """Start it in the running container, in place of an earlier one.
@@ -111,11 +113,19 @@ class AgentShell:
         )
 
     async def end_for_disk(self) -> None:
-        """Kill everything in the container, because its files are over the limit."""
+        """Kill everything in the container, because its files are over the limit.
+
+        Not a second time before there is a new shell: the files are still there while it starts.
+        """
         container = self._container
-        if container is not None:
+        if container is not None and not self._is_over_disk:
             self._is_over_disk = True
-            await container.halt()
+            try:
+                async with self._halting:
+                    await container.halt()
+            except SandboxError:
+                self._is_over_disk = False  # the next look tries again
+                raise
 
     async def require_alive_or_own_end(self) -> None:
         """Raise if the container does not run, and somebody else than its processes ended it."""
@@ -183,8 +193,10 @@ class AgentShell:
 
     async def _restart(self) -> str:
         container = self._usable()
-        await container.halt()
-        await container.start()
+        # A halt for the disk that is under way must not hit the new start.
+        async with self._halting:
+            await container.halt()
+            await container.start()
         await self.start()
         note = f"[all processes were killed; a new shell was started in {self._workdir}]\n"
         if self._is_over_disk:
