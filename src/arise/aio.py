@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+BACKGROUND = "background"
+"""What names of tasks begin with that run beside the work that is waited for."""
+
 
 class EventLoopThread:
     """A running event loop that takes work from other threads.
@@ -57,7 +60,11 @@ class EventLoopThread:
         """Let cancelled tasks run their `finally` blocks before the caller goes on."""
 
         async def settle() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
+            others = {
+                task
+                for task in asyncio.all_tasks() - {asyncio.current_task()}
+                if not task.get_name().startswith(BACKGROUND)
+            }
             if others:
                 await asyncio.wait(others, timeout=patience_s)
 

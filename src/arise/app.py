@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arise.assembly import (
     build,
+    build_asynchronous,
     build_curriculum,
     build_engine,
     build_loggers,
@@ -20,8 +21,10 @@ from arise.assembly import (
     build_variant,
     load_tasks,
     require_supported,
+    sampling_of,
 )
 from arise.errors import ConfigError
+from arise.rollout_sizes import max_episodes
 from arise.runs.folder import (
     RunFolder,
     is_first_process,
@@ -29,6 +32,7 @@ from arise.runs.folder import (
     share_run_folder,
 )
 from arise.runs.resume import find_run, finished_message, is_finished
+from arise.terminal import set_up_logging
 from arise.validation import validate
 
 if TYPE_CHECKING:
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
 
     from arise.callbacks.evaluation import EvaluationCallback
     from arise.callbacks.references import InitialPolicy
-    from arise.inference.base import SamplingParams
     from arise.types import Task
 
 log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
             print(finished_message(resumed, cfg.trainer.max_steps))
             return
         tasks = load_tasks(cfg.datamodule)
-        _set_up_logging(quiet=cfg.quiet)
+        set_up_logging(quiet=cfg.quiet)
         _say(cfg, f"{len(tasks)} training tasks")
         run = Run(cfg, tasks, overrides=list(overrides), resumed=resumed)
         try:
@@ -118,7 +121,7 @@ class Run:
             harness=harness,
             renderer=renderer,
             context_tokens=cfg.rollout.context_tokens,
-            max_in_flight=cfg.rollout.max_in_flight,
+            max_in_flight=max_episodes(cfg),
             default_timeout_s=cfg.rollout.agent_timeout_s,
             deterministic=cfg.rollout.deterministic,
             seed=cfg.seed,
@@ -128,6 +131,7 @@ class Run:
         )
         self.curriculum = build_curriculum(cfg, self.tasks, rubrics)
         self.variant = build_variant(cfg, self.judge, self.chat_models)
+        self.asynchronous = build_asynchronous(self)
 
     def fit(self) -> None:
         """Train to the configured step and say where everything is."""
@@ -140,7 +144,9 @@ class Run:
         guard = RestoreGuard(checkpoint)
         trainer = self._trainer([guard, *self._callbacks()])
         datamodule = TaskDataModule(
-            curriculum=self.curriculum, max_steps=self.cfg.trainer.max_steps
+            curriculum=self.curriculum,
+            max_steps=self.cfg.trainer.max_steps,
+            draws=self.asynchronous is None,
         )
         _say(self.cfg, f"run folder {self.folder.path}")
         try:
@@ -211,14 +217,19 @@ class Run:
         from arise.callbacks.checkpoint import StepCheckpoint
         from arise.callbacks.coevolution import CoEvolutionCallback
         from arise.callbacks.continuation import ContinuationCallback
+        from arise.callbacks.display import RunState, make_display, playing_of
         from arise.callbacks.export import ExportCallback
-        from arise.callbacks.monitoring import MonitoringCallback, ProgressCallback
+        from arise.callbacks.monitoring import MonitoringCallback
+        from arise.callbacks.progress import PhaseCallback, ProgressCallback
         from arise.callbacks.recorder import RecorderCallback
         from arise.callbacks.rollouts import RolloutCallback
         from arise.callbacks.summary import SummaryCallback
 
         cfg, algorithm = self.cfg, self.cfg.algorithm
+        display = make_display(lambda: playing_of(self.orchestrator), quiet=cfg.quiet)
+        state = RunState(max_steps=cfg.trainer.max_steps)
         callbacks: list[Callback] = [
+            PhaseCallback(display, state),
             RolloutCallback(
                 loop=self.loop,
                 engine=self.engine,
@@ -234,12 +245,13 @@ class Run:
                     reward=_REWARDS.get(cfg.rubrics.mode, "verifier"),
                     outcome_weight=cfg.rubrics.online.outcome_weight,
                 ),
-                sampling=_sampling(cfg.rollout),
+                sampling=sampling_of(cfg.rollout),
                 rollouts_per_task=cfg.rollout.rollouts_per_task,
                 micro_batch_tokens=algorithm.micro_batch_tokens,
                 max_lost_iterations=cfg.rollout.max_lost_iterations,
                 variant=self.variant,
                 references=self._references(),
+                asynchronous=self.asynchronous,
             ),
             CoEvolutionCallback(
                 loop=self.loop,
@@ -264,7 +276,7 @@ class Run:
             ),
             MonitoringCallback(curriculum=self.curriculum),
             BoardCallback(),
-            ProgressCallback(quiet=cfg.quiet),
+            ProgressCallback(display, state),
             ExportCallback(
                 folder=self.folder.final_model,
                 tokenizer_folder=self.folder.tokenizer,
@@ -291,7 +303,7 @@ class Run:
             engine=self.engine,
             orchestrator=self.orchestrator,
             loader=self.loader,
-            sampling=_sampling(self.cfg.rollout),
+            sampling=sampling_of(self.cfg.rollout),
             rollouts_per_task=min(
                 online.options.pairs_per_task, self.cfg.rollout.rollouts_per_task
             ),
@@ -315,34 +327,10 @@ class Run:
                 },
                 eval_interval=evaluation.eval_interval,
                 attempts_per_task=evaluation.attempts_per_task,
-                sampling=_sampling(evaluation),
+                sampling=sampling_of(evaluation),
                 quiet=self.cfg.quiet,
             )
         ]
-
-
-def _sampling(group: DictConfig) -> SamplingParams:
-    from arise.inference.base import SamplingParams
-
-    return SamplingParams(temperature=group.temperature, top_p=group.top_p, top_k=group.top_k)
-
-
-def _set_up_logging(*, quiet: bool) -> None:
-    """Our own messages on the terminal; of the libraries, errors only."""
-    import warnings
-
-    from transformers.utils import logging as transformers_logging
-
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("arise").setLevel(logging.WARNING if quiet else logging.INFO)
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    # Lightning sets its own level when it is imported.
-    import lightning  # noqa: F401
-
-    for noisy in ("lightning.pytorch", "lightning.fabric", "httpx"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")
 
 
 def _say(cfg: DictConfig, text: str) -> None:

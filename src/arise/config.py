@@ -105,7 +105,10 @@ class Rollout:
     temperature: float = MISSING
     top_p: float = MISSING
     top_k: int = MISSING
+    max_staleness: int = MISSING
     max_in_flight: int | None = MISSING
+    max_sandboxes: int | None = MISSING
+    max_groups_in_flight: int | None = MISSING
     agent_timeout_s: float = MISSING
     max_lost_iterations: int = MISSING
     deterministic: bool = MISSING

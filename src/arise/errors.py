@@ -38,6 +38,10 @@ class ReflectionError(AriseError):
     """The reflection model gave no usable answer: the pool stays as it is."""
 
 
+class AccountingError(AriseError):
+    """Groups of rollouts were lost or counted twice: a fault of the program, never of a rollout."""
+
+
 class WeightSyncError(AriseError):
     """The engine does not play the policy that is being trained."""
 

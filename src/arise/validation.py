@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.config_limits import CHOICES, RANGES
 from arise.errors import ConfigError
+from arise.rollout_sizes import size_problems
 from arise.rubrics.pool_file import pool_file
 from arise.tasks.corpus import has_task
 
@@ -44,6 +45,8 @@ def validate(cfg: DictConfig) -> None:
     validate_values(cfg)
     checks = (
         _training_sampling,
+        size_problems,
+        _asynchronous,
         _rubrics,
         _tasks,
         _model,
@@ -140,6 +143,25 @@ def _training_sampling(cfg: DictConfig) -> Iterator[str]:
         yield (
             f"rollout.top_k = {cfg.rollout.top_k} truncates the sampled distribution, so the "
             "importance ratio would be wrong; training needs top_k = 0 (evaluation.top_k is free)"
+        )
+
+
+def _asynchronous(cfg: DictConfig) -> Iterator[str]:
+    """What needs the engine for itself between two steps cannot be had beside rollouts."""
+    if cfg.rollout.max_staleness == 0:
+        return
+    eta = cfg.rollout.max_staleness
+    asynchronous = f"rollout.max_staleness = {eta} plays rollouts all the time"
+    if OmegaConf.select(cfg, "engine.sync") == "ipc":
+        yield (
+            f"engine.sync = ipc lets trainer and server take turns on a device, but {asynchronous};"
+            " use nccl or disk, or rollout.max_staleness=0"
+        )
+    if cfg.rubrics.mode == "online" and cfg.rubrics.online.reference == "initial_policy":
+        yield (
+            "rubrics.online.reference = initial_policy gives the engine other weights in between, "
+            f"but {asynchronous}; use rubrics.online.reference=reflection, or "
+            "rollout.max_staleness=0"
         )
 
 

@@ -10,20 +10,20 @@ SOURCE = Path(__file__).parents[2] / "src" / "arise"
 
 # A package may import itself and those on lower levels.
 LEVELS = [
-    {"types", "errors", "aio", "config_limits"},
+    {"types", "errors", "aio", "config_limits", "rollout_sizes"},
     {"algorithms", "llm", "environments", "inference", "config_harness", "config_evaluate"},
     {"rubrics", "config"},
     {"curriculum", "tasks"},
     {"agents", "runs"},
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
-    {"validation", "assembly"},
+    {"validation", "assembly", "terminal"},
     {"app", "cli", "evaluate", "study"},
     {"reference"},
 ]
 
 ONLY_IN = {
-    "lightning": {"modules", "datamodules", "callbacks", "app"},
+    "lightning": {"modules", "datamodules", "callbacks", "app", "terminal"},
     "openai": {"llm"},
     "docker": {"environments"},
     "vllm": {"inference"},

@@ -18,7 +18,8 @@ from documented import as_pattern, documented_scalars, undocumented
 from runs import ROOT
 
 GROUPS = (
-    "loss ratio engine reward rubric pool sampler rollout judge reflection criteria time system"
+    "loss ratio engine reward rubric pool sampler rollout staleness judge reflection criteria time "
+    "system"
 )
 PREFIXES = (*GROUPS.split(), "evaluation")
 _NAME = re.compile(rf"(?:{'|'.join(PREFIXES)}|\0)/[a-z0-9_\0]+")

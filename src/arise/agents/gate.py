@@ -29,6 +29,9 @@ class GenerationGate:
 
     An episode is *live* between `enter` and `leave`. Admitting an episode while another one leaves
     keeps lockstep exact, because the newcomer is awaited from that moment on.
+
+    Attributes:
+        num_batches: Batches that were sent to the engine so far.
     """
 
     def __init__(self, engine: Engine, *, lockstep: bool) -> None:
@@ -38,6 +41,12 @@ class GenerationGate:
         self._waiting: dict[Session, tuple[GenerationRequest, asyncio.Future[Completion]]] = {}
         self._batch: asyncio.Task[None] | None = None
         self._asked: list[asyncio.Future[Completion]] = []
+        self.num_batches = 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether every live episode waits for a batch that was not sent yet."""
+        return self._batch is None and self._waiting.keys() >= self._live
 
     def enter(self, session: Session) -> None:
         """Count an episode as live."""
@@ -46,6 +55,10 @@ class GenerationGate:
     def leave(self, session: Session) -> None:
         """The episode makes no more calls."""
         self._live.discard(session)
+        self._dispatch()
+
+    def wake(self) -> None:
+        """Look again whether a batch may be sent: what forbade it is over."""
         self._dispatch()
 
     async def generate(self, request: GenerationRequest) -> Completion:
@@ -76,7 +89,16 @@ class GenerationGate:
         if self._batch is None and self._is_due():
             self._batch = asyncio.get_running_loop().create_task(self._run_batch())
 
+    def _may_send(self) -> bool:
+        """Whether a batch may be sent now, if its calls are there; asked before each one."""
+        return True
+
+    def _note(self, requests: list[GenerationRequest]) -> None:
+        """Calls that are sent to the engine now."""
+
     def _is_due(self) -> bool:
+        if not self._may_send():
+            return False
         return bool(self._waiting) and (not self._lockstep or self._waiting.keys() >= self._live)
 
     async def _run_batch(self) -> None:
@@ -105,6 +127,8 @@ class GenerationGate:
             self._dispatch()
 
     async def _ask(self, requests: list[GenerationRequest]) -> list[Completion | InferenceError]:
+        self.num_batches += 1
+        self._note(requests)
         try:
             answers = await self._engine.generate(requests)
         except InferenceError as error:

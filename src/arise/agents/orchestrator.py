@@ -65,6 +65,8 @@ class RolloutPlan:
         strips_skills: Whether what is shown is left out of the prompts that are trained on.
         skip: Rollouts, by (task index, rollout), that are not played: an interrupted evaluation
             has them already.
+        first_index: Index of the first task: plans whose episodes run side by side number their
+            tasks apart, because the index is part of an episode's key in the engine.
     """
 
     tasks: Sequence[Task]
@@ -76,6 +78,11 @@ class RolloutPlan:
     shown: Mapping[tuple[int, int], tuple[InjectedSkill, ...]] = field(default_factory=dict)
     strips_skills: bool = False
     skip: frozenset[tuple[int, int]] = frozenset()
+    first_index: int = 0
+
+    def task_of(self, session: tuple[int, int]) -> Task:
+        """Task of rollout (task index, rollout)."""
+        return self.tasks[session[0] - self.first_index]
 
     def skills_of(self, session: tuple[int, int]) -> tuple[InjectedSkill, ...]:
         """Skills in the system prompt of rollout (task index, rollout)."""
@@ -124,7 +131,23 @@ class Orchestrator:
         # An engine that batches by itself never batches alike twice.
         self._deterministic = deterministic and not engine.is_concurrent
         self._seed = seed
-        self.num_finished = 0
+        # For a display: how far the plan is, and whose it is.
+        self.num_finished = self.num_planned = 0
+        self.purpose = ""
+
+    @property
+    def engine(self) -> Engine:
+        """What plays the policy."""
+        return self._engine
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether every batch waits for all live episodes."""
+        return self._deterministic
+
+    async def start(self) -> None:
+        """Bring up what all episodes share; safe to repeat."""
+        await self._harness.start()
 
     async def run(
         self,
@@ -148,7 +171,7 @@ class Orchestrator:
             ConfigError: An episode showed that the configuration is impossible.
         """
         self.num_finished = 0
-        await self._harness.start()
+        await self.start()
         gate = GenerationGate(self._engine, lockstep=self._deterministic)
         queue = [
             (index, rollout)
@@ -156,6 +179,7 @@ class Orchestrator:
             for rollout in range(plan.rollouts_per_task)
             if (index, rollout) not in plan.skip
         ]
+        self.num_planned, self.purpose = len(queue), plan.purpose
         slots: dict[tuple[int, int], Trajectory | RolloutFailure] = {}
         limit = self._max_in_flight or max(1, len(queue))
         # Grading needs the sandbox still, when the next episode is already admitted.
@@ -164,7 +188,7 @@ class Orchestrator:
 
         async def play(session: tuple[int, int], admit: Callable[[], None]) -> None:
             async with sandboxes:
-                result = await self._episode(plan, session, gate, admit)
+                result = await self.episode(plan, session, gate, admit)
             slots[session] = result
             if on_trajectory is not None and isinstance(result, Trajectory):
                 await on_trajectory(session[0], result)
@@ -198,16 +222,27 @@ class Orchestrator:
             for index, task in enumerate(plan.tasks)
         ]
 
-    async def _episode(
+    async def episode(
         self,
         plan: RolloutPlan,
         session: tuple[int, int],
         gate: GenerationGate,
         admit: Callable[[], None],
     ) -> Trajectory | RolloutFailure:
-        """One episode from sandbox to reward; never raises for a fault of infrastructure."""
+        """One episode from sandbox to reward; never raises for a fault of infrastructure.
+
+        Args:
+            plan: What it is part of.
+            session: (task index, rollout); entered into `gate`, which it leaves.
+            gate: The way to the engine.
+            admit: Called when the agent has finished and the next episode may begin, before
+                this one leaves the gate; not called if the episode is cancelled.
+
+        Raises:
+            ConfigError: The episode showed that the configuration is impossible.
+        """
         index, rollout = session
-        task = plan.tasks[index]
+        task = plan.task_of(session)
         environment: Environment | None = None
         steps: StepwiseEpisode | None = None
         try:
@@ -268,8 +303,8 @@ class Orchestrator:
         steps: StepwiseEpisode | None,
     ) -> Trajectory:
         """Start the sandbox and run the agent loop within its time limit, or that of each step."""
-        index, rollout = session
-        task = plan.tasks[index]
+        rollout = session[1]
+        task = plan.task_of(session)
         clock = AgentClock(counts_model_calls=not self._deterministic)
         policy = self._make_session(
             session=session,

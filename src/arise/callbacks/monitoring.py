@@ -1,4 +1,4 @@
-"""Scalars for every logger, and the progress line."""
+"""Scalars for every logger."""
 
 from __future__ import annotations
 
@@ -99,6 +99,9 @@ class MonitoringCallback(Callback):
         if not trainer.is_global_zero:
             return
         batch.durations_s["iteration"] = time.perf_counter() - batch.started_at
+        if "wait" in batch.durations_s:
+            share = batch.durations_s["wait"] / batch.durations_s["iteration"]
+            batch.metrics["staleness/bubble_share"] = share
         batch.metrics |= rollout_metrics(batch)
         batch.metrics |= self._curriculum.metrics()
         batch.metrics |= {f"time/{name}_s": s for name, s in batch.durations_s.items()}
@@ -119,64 +122,3 @@ def _episode_times(iteration: Iteration) -> dict[str, float]:
         )
         for name in names
     }
-
-
-class ProgressCallback(Callback):
-    """One line an iteration: where the run is, what it does, how long it still takes.
-
-    Args:
-        quiet: Print nothing.
-    """
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._started = 0.0
-        self._first_step = 0
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock of the estimate."""
-        self._started = time.perf_counter()
-        self._first_step = trainer.global_step
-
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Iteration,
-        batch_idx: int,
-    ) -> None:
-        """Print the line."""
-        if self._quiet or not trainer.is_global_zero:
-            return
-        done = trainer.global_step - self._first_step
-        per_step = (time.perf_counter() - self._started) / max(1, done)
-        left = per_step * (trainer.max_steps - trainer.global_step)
-        print(progress_line(batch, trainer.global_step, trainer.max_steps, left), flush=True)
-
-
-def progress_line(iteration: Iteration, step: int, max_steps: int, left_s: float) -> str:
-    """The line for one finished iteration."""
-    parts = [f"step {step:>{len(str(max_steps))}}/{max_steps}"]
-    for name, key in (
-        ("pass", "reward/pass_rate"),
-        ("rubric", "rubric/mean_reward"),
-        ("all-fail", "reward/all_fail_group_share"),
-    ):
-        if key in iteration.metrics:
-            parts.append(f"{name} {iteration.metrics[key]:5.1%}")
-    if "pool/size" in iteration.metrics:
-        active = iteration.metrics.get("pool/active_skills", 0.0)
-        parts.append(f"pool {iteration.metrics['pool/size']:.0f} ({active:.0f} on)")
-    lost = sum(len(group.failures) for group in iteration.groups)
-    if lost:
-        parts.append(f"lost {lost}")
-    parts.append(f"{iteration.durations_s.get('iteration', 0.0):.1f} s")
-    parts.append(f"left {_clock(left_s)}")
-    return "  ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -12,6 +12,7 @@ from arise.agents.orchestrator import Orchestrator, RolloutPlan
 from arise.aio import EventLoopThread
 from arise.algorithms.credit import CreditOptions, assign_credit, training_rows
 from arise.algorithms.packing import WeightedRow
+from arise.callbacks.asynchronous import AsynchronousRollouts
 from arise.callbacks.probe import LogprobProbe
 from arise.callbacks.references import InitialPolicy
 from arise.curriculum.curriculum import Curriculum
@@ -54,6 +55,7 @@ class RolloutCallback(Callback):
         max_lost_iterations: Iterations in a row without a survivor that end the run.
         variant: What a baseline or control does otherwise.
         references: Rollouts of the initial policy, if the variant compares with them.
+        asynchronous: Plays groups all the time; `None` rolls out step by step.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class RolloutCallback(Callback):
         max_lost_iterations: int,
         variant: Variant | None = None,
         references: InitialPolicy | None = None,
+        asynchronous: AsynchronousRollouts | None = None,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -85,6 +88,7 @@ class RolloutCallback(Callback):
         self._num_lost_iterations = 0
         self._variant = variant or Variant()
         self._references = references
+        self._asynchronous = asynchronous
         self._weights: Mapping[str, Any] = {}
         self._probe = LogprobProbe(loop=loop, engine=engine, sampling=sampling)
 
@@ -101,8 +105,7 @@ class RolloutCallback(Callback):
         rows: list[WeightedRow] = []
         if trainer.is_global_zero:
             started = time.perf_counter()
-            self._loop.run(self._collect(batch))
-            self._loop.run(self._engine.rest())
+            self._fill(batch)
             batch.durations_s["rollout"] = time.perf_counter() - started
             self._require_survivors(batch)
             live = self._curriculum.live_pair_ids
@@ -117,6 +120,19 @@ class RolloutCallback(Callback):
             max_tokens=self._micro_batch_tokens,
         )
         batch.durations_s["train_started"] = time.perf_counter()
+
+    def _fill(self, iteration: Iteration) -> None:
+        """Groups and reviews: the oldest batch that is ready, or played now."""
+        if self._asynchronous is None:
+            self._loop.run(self._collect(iteration))
+            self._loop.run(self._engine.rest())
+            return
+        self._asynchronous.collect(iteration)
+        self._loop.run(self._review_online(iteration))
+        if self._judge is not None and self._variant.online is None:
+            iteration.reviews = self._as_reported(iteration, iteration.reviews)
+            iteration.metrics.update(self._judge.pop_metrics())
+            self._judge.require_judge()
 
     async def _collect(self, iteration: Iteration) -> None:
         """Episodes and their reviews, into slots."""
@@ -199,11 +215,14 @@ class RolloutCallback(Callback):
             return
         self._num_lost_iterations += 1
         if self._num_lost_iterations >= self._max_lost_iterations:
-            failure = next(failure for group in iteration.groups for failure in group.failures)
+            failures = [failure for group in iteration.groups for failure in group.failures]
+            first = "no task was left to play"
+            if failures:
+                first = f"its first failure ({failures[0].kind}): {failures[0].message}"
             raise InferenceError(
-                f"{self._num_lost_iterations} iterations in a row lost every rollout; the last "
-                f"one's first failure ({failure.kind}): {failure.message}. The newest checkpoint "
-                "is from before; rollout.max_lost_iterations sets the patience"
+                f"{self._num_lost_iterations} iterations in a row lost every rollout; of the last "
+                f"one, {first}. The newest checkpoint is from before; "
+                "rollout.max_lost_iterations sets the patience"
             )
 
     def on_train_batch_end(
@@ -219,7 +238,23 @@ class RolloutCallback(Callback):
         now = time.perf_counter()
         batch.durations_s["train"] = now - started
         batch.metrics.update(self._push_weights(trainer, pl_module))
+        if self._asynchronous is not None and trainer.is_global_zero:
+            batch.metrics.update(self._asynchronous.advance(trainer.global_step))
         batch.durations_s["sync"] = time.perf_counter() - now
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """End the episodes that nobody waits for any more."""
+        if self._asynchronous is not None:
+            self._asynchronous.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is in flight; nothing if rollouts are synchronous."""
+        return {} if self._asynchronous is None else self._asynchronous.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Play again what was in flight; a synchronous run leaves it."""
+        if self._asynchronous is not None:
+            self._asynchronous.load_state_dict(state_dict)
 
     def _push_weights(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
         """Version k is the policy after k optimizer steps; metrics of the engine's health."""

@@ -16,7 +16,14 @@ from arise.rubrics.evolution import Evolution, EvolutionReport
 from arise.rubrics.pair import RubricSkillPair
 from arise.rubrics.pool import RubricPool
 from arise.rubrics.reflection import Reflection
-from arise.types import Iteration, Review, Trajectory, TrajectoryGroup
+from arise.types import (
+    InjectedSkill,
+    Iteration,
+    Review,
+    SampledTask,
+    Trajectory,
+    TrajectoryGroup,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +122,31 @@ class Curriculum:
         if self._before_draw is not None:
             self._restore(self._before_draw)
         self._before_draw = self._state()
-        injects = self._rubrics is not None and self._rubrics.inject_skills
         return Iteration(
             index=index,
             samples=self._sampler.draw(self._tasks_per_step, exclude),
-            skills=self._rubrics.pool.active_skills() if self._rubrics and injects else (),
+            skills=self.injected_skills,
         )
+
+    @property
+    def injected_skills(self) -> tuple[InjectedSkill, ...]:
+        """What the system prompt of a group that is admitted now shows, in pair-id order."""
+        injects = self._rubrics is not None and self._rubrics.inject_skills
+        return self._rubrics.pool.active_skills() if self._rubrics and injects else ()
+
+    def admit(self, num_tasks: int, exclude: Collection[str]) -> list[SampledTask]:
+        """Draw tasks for asynchronous rollouts; unlike `draw`, this counts at once.
+
+        Whoever saves the curriculum saves what is in flight with it.
+
+        Args:
+            num_tasks: Tasks to draw, at most B as one batch.
+            exclude: Ids of tasks in flight.
+
+        Returns:
+            Distinct tasks; fewer than asked for if fewer are available.
+        """
+        return self._sampler.draw(min(num_tasks, self._tasks_per_step), exclude)
 
     def observe(self, iteration: Iteration) -> None:
         """Learn from an iteration whose optimizer step is done.

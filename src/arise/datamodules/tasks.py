@@ -44,13 +44,15 @@ class TaskDataModule(LightningDataModule):
     Args:
         curriculum: Draws iterations and learns from them.
         max_steps: Iterations of the run.
+        draws: Whether a fetch draws the tasks; asynchronously admitting groups does.
 
     Only rank 0 draws; other ranks get an empty iteration with the same index, and their rows by
     scatter.
     """
 
-    def __init__(self, *, curriculum: Curriculum, max_steps: int) -> None:
+    def __init__(self, *, curriculum: Curriculum, max_steps: int, draws: bool = True) -> None:
         super().__init__()
+        self._draws = draws
         self.curriculum = curriculum
         self.max_steps = max_steps
 
@@ -62,7 +64,7 @@ class TaskDataModule(LightningDataModule):
         """Draw the iteration that the trainer's step counter says comes next."""
         assert self.trainer is not None
         step, started_at = self.trainer.global_step, time.perf_counter()
-        if self.trainer.is_global_zero:
+        if self.trainer.is_global_zero and self._draws:
             iteration = self.curriculum.draw(step)
         else:
             iteration = Iteration(index=step)

@@ -49,6 +49,8 @@ FREE_KEYS = (
     "algorithm.micro_batch_tokens",
     "algorithm.max_initial_ratio_error",
     "rollout.max_in_flight",
+    "rollout.max_sandboxes",
+    "rollout.max_groups_in_flight",
     "rollout.max_lost_iterations",
     "rubrics.pool_path",
     "judge.max_calls_per_iteration",
@@ -80,6 +82,8 @@ MEANING_KEYS = ("trainer.precision", "engine.dtype")
 """Keys below a free one that are part of the run all the same."""
 
 _ABSENT = "(not set)"
+# Keys that runs of an earlier version do not have, with the value that they worked by.
+_FORMER = {"rollout.max_staleness": 0}
 
 
 def find_run(cfg: DictConfig) -> RunFolder | None:
@@ -132,7 +136,7 @@ def changed_keys(saved: DictConfig, now: DictConfig) -> Iterator[tuple[str, Any,
     """Settings that differ and are part of the run: key, saved value, present value; sorted."""
     old, new = _flat(saved), _flat(now)
     for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        before, after = old.get(key, _FORMER.get(key, _ABSENT)), new.get(key, _ABSENT)
         if before != after and not _is_free(key) and not _is_idle(key, now):
             yield key, before, after
 
