@@ -20,6 +20,7 @@ PROGRAMS = (
 _FENCE = re.compile(r"^```([\w-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"\A# (mine/\S+)\n")
 _ASSIGNMENT = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
+_OVERRIDE = re.compile(r"[+~]{0,2}[a-z_][\w./@]*=\S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +98,30 @@ def for_hydra(words: Sequence[str]) -> list[str]:
         folder = Path(rest[position + 1]).resolve()
         rest[position : position + 2] = [f"hydra.searchpath=[file://{folder}]"]
     return rest
+
+
+def spans(page: Path) -> list[str]:
+    """Texts of inline code, line breaks as spaces; of the generated page only what is written."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    if page.name == "configuration.md":
+        text = text.partition("\n## train.py")[0]
+    return [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]
+
+
+def inline_commands(page: Path) -> list[Command]:
+    """Inline code that is a command with arguments."""
+    return [
+        _command(page.name, shlex.split(span))
+        for span in spans(page)
+        if span.split()[0] in PROGRAMS and len(span.split()) > 1
+    ]
+
+
+def inline_overrides(page: Path) -> list[tuple[str, ...]]:
+    """Inline code that sets configuration, such as `rubrics=none curriculum.sampler=vade`."""
+    found = []
+    for span in spans(page):
+        words = shlex.split(span) if span.count("'") % 2 == 0 else span.split()
+        if words and all(_OVERRIDE.match(word) for word in words):
+            found.append(tuple(words))
+    return list(dict.fromkeys(found))

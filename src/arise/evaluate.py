@@ -40,7 +40,7 @@ def evaluate(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> Report:
         if key in cfg.harness:
             cfg.harness[key] = value
     OmegaConf.set_struct(cfg, True)
-    _validate(cfg)
+    check(cfg)
     OmegaConf.resolve(cfg)
     tasks = _tasks(cfg)
     environments = build(cfg.environment)
@@ -52,8 +52,12 @@ def evaluate(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> Report:
         environments.close()
 
 
-def _validate(cfg: DictConfig) -> None:
-    """Checks that need nothing heavy."""
+def check(cfg: DictConfig) -> None:
+    """Check a composed configuration; needs nothing heavy.
+
+    Raises:
+        ConfigError: The first problem found.
+    """
     from arise.tasks.corpus import has_task
 
     path = OmegaConf.select(cfg, "benchmark.path", throw_on_missing=False)

@@ -1,4 +1,4 @@
-"""What the documentation names exists: code, tests, equations, faults."""
+"""What the documentation names exists: code, tests, pages, faults."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 
-_CODE = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
-_TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+CODE = re.compile(r"`([\w/]+\.py):([A-Za-z_][\w.]*)`")
+TEST = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FAULT_ROW = re.compile(r"^\| ([A-Z]\d\d) \|(.*)\|(.*)\|$", re.MULTILINE)
 
 # The areas tokens and log-probabilities, loss, advantage, sandbox, verifier, judge and reflection,
@@ -47,30 +48,42 @@ def names_in(path: Path) -> frozenset[str]:
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_code_and_tests_that_a_page_names_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for file, name in _CODE.findall(text):
+    for file, name in CODE.findall(text):
         assert name in names_in(ROOT / "src" / "arise" / file), f"src/arise/{file}: {name}"
-    for file, name in _TEST.findall(text):
+    for file, name in TEST.findall(text):
         assert name in names_in(ROOT / "tests" / file), f"tests/{file}: {name}"
 
 
-def test_every_equation_has_code_and_a_test() -> None:
-    text = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
-    equations = text.partition("## Algorithm 1")[0]
-    rows = dict(re.findall(r"^\| (\d+) \|(.*)$", equations, re.MULTILINE))
-    assert list(map(int, rows)) == list(range(1, 22))
-    for number, row in rows.items():
-        assert _CODE.search(row), number
-        assert _TEST.search(row), number
+@pytest.mark.parametrize("path", [ROOT / "README.md", *DOCS], ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Pages, pictures and headings of this repository."""
+    for target in _LINK.findall(_without_code(path.read_text(encoding="utf-8"))):
+        place, _, anchor = target.partition("#")
+        if place.startswith(("http://", "https://")):
+            continue
+        page = (path.parent / place) if place else path
+        assert page.exists(), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in anchors(page), f"{path.name}: {target}"
 
 
-def test_every_line_of_the_algorithm_is_mapped() -> None:
-    text = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
-    lines: list[int] = []
-    for first, last in re.findall(
-        r"^\| (\d+)(?:–(\d+))? \|", text.partition("## Algorithm 1")[2], re.M
-    ):
-        lines += range(int(first), int(last or first) + 1)
-    assert lines == list(range(1, 27))
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    linked = {target.partition("#")[0] for target in _LINK.findall(index)}
+    assert {page.name for page in DOCS} - {"README.md"} <= linked
+
+
+@functools.cache
+def anchors(page: Path) -> frozenset[str]:
+    """Names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _without_code(page.read_text(encoding="utf-8")), re.M)
+    return frozenset(
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    )
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def test_every_fault_has_a_test_of_its_name_or_a_reason() -> None:
@@ -81,6 +94,6 @@ def test_every_fault_has_a_test_of_its_name_or_a_reason() -> None:
     }
     assert set(_FAULTS) <= set(rows)
     for fault, answer in rows.items():
-        tests = _TEST.findall(answer)
+        tests = TEST.findall(answer)
         assert tests or "cannot occur:" in answer, fault
         assert all(fault in name for _, name in tests), fault
