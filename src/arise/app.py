@@ -226,7 +226,9 @@ class Run:
         from arise.callbacks.summary import SummaryCallback
 
         cfg, algorithm = self.cfg, self.cfg.algorithm
-        display = make_display(lambda: playing_of(self.orchestrator), quiet=cfg.quiet)
+        display = make_display(
+            lambda: playing_of(self.orchestrator, self.asynchronous), quiet=cfg.quiet
+        )
         state = RunState(max_steps=cfg.trainer.max_steps)
         callbacks: list[Callback] = [
             PhaseCallback(display, state),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from arise.callbacks.monitoring import progress_line, rollout_metrics
+from arise.callbacks.display import progress_line
+from arise.callbacks.monitoring import rollout_metrics
 from arise.callbacks.recorder import truncate_events
 from arise.types import (
     FailureKind,

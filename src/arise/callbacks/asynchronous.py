@@ -61,6 +61,11 @@ class AsynchronousRollouts:
         self._restored: list[dict[str, Any]] = []
         self._dropped: Counter[str] = Counter()
 
+    @property
+    def ready(self) -> tuple[int, int]:
+        """Groups that wait to be trained, at most B of them, and B."""
+        return min(self._stream.num_finished, self._tasks_per_step), self._tasks_per_step
+
     def collect(self, iteration: Iteration) -> None:
         """Admit what the bound allows, wait for B groups and put them into the iteration.
 
