@@ -25,7 +25,7 @@ def policy() -> PreTrainedModel:
     return LOADER.model().eval()
 
 
-def server_options(*args: str) -> ServerOptions:
+def server_options(*args: str, start_timeout_s: float = 900.0) -> ServerOptions:
     return ServerOptions(
         dtype="float32",
         max_context_tokens=CONTEXT,
@@ -34,7 +34,7 @@ def server_options(*args: str) -> ServerOptions:
         devices=None,
         transfer=None,
         args=args,
-        start_timeout_s=900.0,
+        start_timeout_s=start_timeout_s,
     )
 
 

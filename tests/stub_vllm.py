@@ -140,7 +140,13 @@ def make_app(state: StubState) -> web.Application:
         }
         return web.json_response({"choices": [choice]})
 
-    app = web.Application()
+    @web.middleware
+    async def missing(request: web.Request, handler: Any) -> web.StreamResponse:
+        if f"without {request.path}" in state.faults:
+            raise web.HTTPNotFound
+        return await handler(request)
+
+    app = web.Application(middlewares=[missing])
     app.add_routes(routes)
     return app
 

@@ -127,6 +127,16 @@ def weights(seed: int) -> Mapping[str, torch.Tensor]:
         ({"cpu_chunks": True}, "--no-enable-chunked-prefill"),
         ({"config": {"vocab_size": 99}}, "another model than model.loader"),
         ({"faults": ["no_extension"]}, "--worker-extension-cls arise.inference.vllm.worker"),
+        *(
+            (
+                {"faults": [f"without {path}"]},
+                rf"lacks what training needs \(\S+{path} answered 404",
+            )
+            for path in (
+                *("/inference/v1/generate", "/collective_rpc", "/weight_info", "/pause"),
+                *("/resume", "/reset_prefix_cache", "/update_weight_version"),
+            )
+        ),
         ({"faults": ["blind"]}, r"engine\.sync_dir: .* does not see"),
     ],
 )

@@ -16,6 +16,9 @@ _HOW = (
     "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
     f"{EXTENSION} (see docs/engines.md)"
 )
+# What an update of the weights calls.
+_CONTROL = ("/pause", "/resume", "/reset_prefix_cache", "/update_weight_version")
+_SLEEP = ("/sleep", "/wake_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,8 @@ async def check_server(client: ServerClient, wanted: Wanted) -> None:
         models = await client.get("/v1/models")
         described = await client.rpc("arise_describe")
         await client.get("/weight_info")
-        await client.require(PATH)
+        for path in (PATH, *_CONTROL, *(_SLEEP if wanted.transfer == "ipc" else ())):
+            await client.require(path)
         client.model = models["data"][0]["id"]
     except ServerGone as error:
         raise ConfigError(f"engine.urls: no vLLM server answers: {error}") from error
