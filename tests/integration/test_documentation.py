@@ -55,11 +55,13 @@ NOT_RUN = {
 SMALL = (
     "quiet=true",
     "datamodule.generator.count=4",
-    "evaluation.generator.count=2",
-    "evaluation.extra.unseen.generator.count=2",
     "rollout.tasks_per_step=2",
     "rollout.rollouts_per_task=2",
     "paths.output_dir=trained",
+)
+SMALL_EVALUATION = (
+    "evaluation.generator.count=2",
+    "evaluation.extra.unseen.generator.count=2",
 )
 # Choices that need something to be run: another machine, key, program or model.
 _ELSEWHERE = re.compile(r"^(model|judge|engine|harness|environment|datamodule|scale|rubrics)[.=]")
@@ -108,7 +110,9 @@ def train(words: list[str], *, runs: bool) -> None:
         resumes = "ckpt_path=last" in words
         if resumes and not Path("trained/arise").is_dir():
             train(["experiment=arise"], runs=True)
-        app.train(composed("train", *words, *SMALL, f"trainer.max_steps={2 if resumes else 1}"))
+        evaluation = SMALL_EVALUATION if "experiment=arise" in words else ("evaluation=none",)
+        steps = f"trainer.max_steps={2 if resumes else 1}"
+        app.train(composed("train", *words, *SMALL, *evaluation, steps))
     else:
         check_training(words)
 
