@@ -107,6 +107,12 @@ def make_app(state: StubState) -> web.Application:
             return web.json_response({"error": text}, status=500)
         return web.json_response({"results": [state.rpc(body["method"], body["args"])]})
 
+    @routes.post("/{name:init_weight_transfer_engine|(start|finish)_weight_update|update_weights}")
+    async def transfer(request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else {}
+        state.calls.append(f"{request.match_info['name']} {json.dumps(body, sort_keys=True)}")
+        return web.json_response({})
+
     @routes.post("/update_weight_version")
     async def update_weight_version(request: web.Request) -> web.Response:
         state.stamp = (await request.json())["new_version"]
