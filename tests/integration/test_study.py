@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 from arise.config import register_schemas
 from arise.errors import ConfigError
 from arise.runs.folder import complete_checkpoints
+from arise.runs.lock import RunLock
 from arise.study import settings
 from arise.study.conduct import conduct
 from runs import LAUNCH_VARIABLES, ROOT
@@ -131,6 +132,21 @@ def test_a_finished_study_is_recognised(folder: Path, capsys: pytest.CaptureFixt
     output = capsys.readouterr().out
     assert "2 of 2 runs are finished already" in output
     assert "report of 2 of 2 runs" in output
+
+
+def test_a_look_in_between_disturbs_nobody(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = RunLock(folder)
+    try:
+        look = study(folder)
+        look.only_report = True
+        conduct(look, root=ROOT)
+        with pytest.raises(ConfigError, match="in use by"):
+            conduct(study(folder), root=ROOT)
+    finally:
+        lock.release()
+    assert "report of 2 of 2 runs" in capsys.readouterr().out
 
 
 def test_runs_of_another_making_are_refused(folder: Path) -> None:

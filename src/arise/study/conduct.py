@@ -11,7 +11,7 @@ from arise.errors import AriseError, ConfigError
 from arise.runs.lock import RunLock
 from arise.study.collect import RunData
 from arise.study.data import StudyData
-from arise.study.settings import RunSpec, plan_runs
+from arise.study.settings import plan_runs
 from arise.study.state import RunState, look_up_all
 
 
@@ -28,17 +28,18 @@ def conduct(cfg: DictConfig, *, root: Path) -> None:
     """
     specs = plan_runs(cfg, configs=root / "configs")
     folder = Path(cfg.output_dir)
+    if cfg.only_report:  # also while another process goes on with the study
+        report(cfg, look_up_all(specs), folder)
+        return
+    from arise.study.execute import run_all
+
     folder.mkdir(parents=True, exist_ok=True)
     lock = RunLock(folder)
     try:
-        states = look_up_all(specs)
-        failed: list[tuple[RunSpec, Path]] = []
-        if not cfg.only_report:
-            from arise.study.execute import run_all
-
-            failed = run_all(states, root=root, logs=folder / "logs", processes=cfg.processes)
-            states = look_up_all(specs)
-        report(cfg, states, folder)
+        failed = run_all(
+            look_up_all(specs), root=root, logs=folder / "logs", processes=cfg.processes
+        )
+        report(cfg, look_up_all(specs), folder)
     finally:
         lock.release()
     if failed:
