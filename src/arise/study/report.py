@@ -150,7 +150,8 @@ def _finals(data: StudyData, task_set: str) -> Iterator[str]:
     order = sorted(data.runs, key=lambda name: -data.final(name, task_set).mean)
     for name in order:
         final = data.final(name, task_set)
-        cells = [f"{final.mean:.1f} ± {final.std:.1f} {_interval(final)}"]
+        spread = f" ± {final.std:.1f}" if final.count > 1 else ""
+        cells = [f"{final.mean:.1f}{spread}{_interval(final)}"]
         comparison = comparisons.get(name)
         cells += ["", "", "", ""] if comparison is None else _compared(comparison)
         yield f"| {label(name)} | {final.count} | " + " | ".join(cells) + " |"
@@ -160,13 +161,13 @@ def _finals(data: StudyData, task_set: str) -> Iterator[str]:
 def _compared(comparison: Comparison) -> list[str]:
     difference = comparison.difference
     return [
-        f"{difference.mean:+.1f} {_interval(difference)}",
+        f"{difference.mean:+.1f}{_interval(difference)}",
         *(_p(value) for value in (comparison.p_t, comparison.p_holm, comparison.p_signs)),
     ]
 
 
 def _interval(value: Estimate) -> str:
-    return "" if math.isnan(value.low) else f"[{value.low:.1f}, {value.high:.1f}]"
+    return "" if math.isnan(value.low) else f" [{value.low:.1f}, {value.high:.1f}]"
 
 
 def _p(value: float) -> str:
@@ -181,23 +182,23 @@ def _efficiency(data: StudyData, task_set: str) -> Iterator[str]:
         return
     reached = [(seed, step, of) for seed, (step, of) in steps.items() if step is not None]
     each = ", ".join(
-        f"seed {seed}: {'never' if step is None else f'{step:.0f}'} of {of}"
+        f"{'never' if step is None else f'{step:.0f}'} of {of} (seed {seed})"
         for seed, (step, of) in sorted(steps.items())
     )
     yield (
-        f"{label(data.method)} reaches the final rate of {label(data.baseline)} (same seed) at "
-        f"iteration {each}."
+        f"{label(data.method)} reaches the final rate of {label(data.baseline)} on the same "
+        f"seed at iteration: {each}."
     )
     if len(reached) == len(steps):
         ratio = estimate([step / of for _, step, of in reached])
-        yield f"That is {ratio.mean:.2f} of its iterations in the mean {_shares(ratio)}."
+        yield f"That is {ratio.mean:.2f} of its iterations in the mean{_shares(ratio)}."
     else:
         yield f"It gets there on {len(reached)} of {len(steps)} seeds."
     yield ""
 
 
 def _shares(value: Estimate) -> str:
-    return "" if math.isnan(value.low) else f"[{value.low:.2f}, {value.high:.2f}]"
+    return "" if math.isnan(value.low) else f" [{value.low:.2f}, {value.high:.2f}]"
 
 
 def _retention(data: StudyData) -> Iterator[str]:
