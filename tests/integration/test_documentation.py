@@ -42,7 +42,7 @@ OVERRIDES = sorted({words for page in PAGES for words in inline_overrides(page)}
 
 # Commands that are not run here, by their beginning.
 NOT_RUN = {
-    "make demo": "installs everything; CI runs it in a fresh clone",
+    "make demo": "installs, as CI does, and trains by the command that is run here in small",
     "make test": "is this test",
     "python3 -m venv": "makes an environment; `make demo` does it",
     ". .venv": "needs that environment",
