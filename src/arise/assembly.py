@@ -223,7 +223,10 @@ def _build_sampler(cfg: DictConfig, tasks: Sequence[Task]) -> Any:
 
     if "_target_" in cfg.curriculum:
         # Tasks are dataclasses, which Hydra would take for configuration if it were given them.
-        return build(cfg.curriculum, _partial_=True)(tasks=tasks, seed=cfg.seed)
+        try:
+            return build(cfg.curriculum, _partial_=True)(tasks=tasks, seed=cfg.seed)
+        except TypeError as error:
+            raise ConfigError(f"curriculum: {error}") from error
     options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
     return make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options)
 

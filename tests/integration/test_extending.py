@@ -126,6 +126,14 @@ def test_a_sampler_of_ones_own(at_mine: Path, tmp_path: Path) -> None:
     assert order == sorted(order)
 
 
+def test_an_argument_that_ones_own_sampler_does_not_have_is_explained(
+    at_mine: Path, tmp_path: Path
+) -> None:
+    cfg = composed("curriculum=rounds", "+curriculum.speed=1", f"paths.output_dir={tmp_path}")
+    with pytest.raises(ConfigError, match=r"curriculum: .* unexpected keyword argument 'speed'"):
+        app.train(cfg)
+
+
 def test_a_judge_and_a_reflection_model_of_ones_own(at_mine: Path, tmp_path: Path) -> None:
     run = train("judge=lookback", tmp_path)
     lookback = sys.modules["lookback"]
