@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from lightning import Callback, Trainer
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, distributed
 
 from arise.algorithms.packing import WeightedRow, pack, padded
 from arise.modules.distribution import share_rows
 from arise.modules.loading import RandomModel
+from arise.modules.parallel import ParallelStrategy
 from arise.modules.policy import PolicyModule
 from arise.types import Iteration, TokenRow
 
@@ -120,9 +120,15 @@ class Feed(Callback):
         with torch.no_grad():
             for probed in probe(make_rows([9, 5]), max_tokens=self.max_tokens):
                 pl_module.policy(probed)
-        rows = self.steps[batch.index] if trainer.is_global_zero else []
+        rows = self.steps[trainer.global_step] if trainer.is_global_zero else []
         batch.num_generated_tokens = num_generated(rows)
-        share_rows(batch, rows, layout=pl_module.policy.layout, max_tokens=self.max_tokens)
+        share_rows(
+            batch,
+            rows,
+            layout=pl_module.policy.layout,
+            max_tokens=self.max_tokens,
+            num_replica_ranks=pl_module.policy.num_replica_ranks,
+        )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Iteration, batch_idx: int
@@ -142,13 +148,26 @@ class Trained:
     log_ratios: list[dict[int, Tensor]]
 
 
-def train(steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **changes: Any) -> Trained:
-    """One optimizer step for each entry of `steps`."""
-    module, feed = make_module(**changes), Feed(steps=steps, max_tokens=max_tokens)
+def train(
+    steps: list[Rows],
+    *,
+    max_tokens: int = 64,
+    devices: int = 1,
+    tensor_parallel: int = 1,
+    sequence_parallel: int = 1,
+    checkpoint: Path | None = None,
+    resumed: Path | None = None,
+    **changes: Any,
+) -> Trained:
+    """One optimizer step for each entry of `steps`; those that `resumed` has are done already."""
+    module = make_module(sequence_parallel=sequence_parallel, **changes)
+    feed = Feed(steps=steps, max_tokens=max_tokens)
     trainer = Trainer(
         accelerator="cpu",
         devices=devices,
-        strategy=ModelParallelStrategy(data_parallel_size=devices, tensor_parallel_size=1),
+        strategy=ParallelStrategy(
+            sequence_parallel_size=sequence_parallel, tensor_parallel_size=tensor_parallel
+        ),
         max_steps=len(steps),
         max_epochs=-1,
         logger=False,
@@ -159,7 +178,9 @@ def train(steps: list[Rows], *, max_tokens: int = 64, devices: int = 1, **change
         use_distributed_sampler=False,
     )
     try:
-        trainer.fit(module, train_dataloaders=_Iterations(len(steps)))
+        trainer.fit(module, train_dataloaders=_Iterations(len(steps)), ckpt_path=resumed)
+        if checkpoint is not None:
+            trainer.save_checkpoint(checkpoint)
         assert module.policy is not None
         weights = module.policy.full_weights()
     finally:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +60,19 @@ def compose_config(*overrides: str) -> DictConfig:
     register_schemas()
     with initialize_config_dir(config_dir=str(ROOT / "configs"), version_base="1.3"):
         return compose(config_name="train", overrides=list(overrides))
+
+
+def rendezvous_port() -> int:
+    """A free port below those that the kernel gives to outgoing connections.
+
+    Lightning picks one of the latter and binds it seconds later; on a busy machine another process
+    may have it by then.
+    """
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise AssertionError("no free port between 15,000 and 30,000")
 
 
 def start_training(*overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:

@@ -195,6 +195,8 @@ class Run:
             layout=model.layout,
             chunk_tokens=model.logprob_chunk_tokens,
             activation_checkpointing=model.activation_checkpointing,
+            sequence_parallel=model.sequence_parallel,
+            cpu_offload=model.cpu_offload,
             lora=LoraOptions(**model.lora, seed=self.cfg.seed) if model.lora.rank else None,
         )
 

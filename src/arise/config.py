@@ -72,6 +72,9 @@ class Model:
     layout: str = MISSING
     logprob_chunk_tokens: int = MISSING
     activation_checkpointing: bool = MISSING
+    tensor_parallel: int = MISSING
+    sequence_parallel: int = MISSING
+    cpu_offload: str = MISSING
     lora: Lora = MISSING
 
 

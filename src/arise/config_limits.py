@@ -77,6 +77,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "harness.notation": ("json", "xml"),
     "model.layout": ("auto", "packed", "rows"),
     "model.compute_dtype": ("float32", "bfloat16"),
+    "model.cpu_offload": ("none", "activations", "weights", "both"),
     "engine.dtype": ("float32", "bfloat16", "float16"),
     "engine.sync": ("auto", "disk", "nccl", "ipc"),
 }
@@ -158,6 +159,8 @@ RANGES: Mapping[str, Range] = {
     "reflection.min_gap_share": from_to(0, 1),
     "reflection.min_gap_records": at_least(1),
     "model.logprob_chunk_tokens": at_least(1),
+    "model.tensor_parallel": at_least(1),
+    "model.sequence_parallel": at_least(1),
     "model.lora.rank": at_least(0),
     "model.lora.alpha": at_least(1),
     "model.timeout_s": above(0),

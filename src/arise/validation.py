@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.config_limits import CHOICES, RANGES
 from arise.errors import ConfigError
+from arise.parallel_sizes import parallel_problems
 from arise.rollout_sizes import size_problems
 from arise.rubrics.pool_file import pool_file
 from arise.tasks.corpus import has_task
@@ -51,7 +52,7 @@ def validate(cfg: DictConfig) -> None:
         _tasks,
         _model,
         _engine,
-        _processes,
+        parallel_problems,
         _checkpoint,
     )
     for check in checks:
@@ -296,23 +297,6 @@ def _engine(cfg: DictConfig) -> Iterator[str]:
         yield (
             "engine.sync = ipc is for one trainer process and one server started by it, which take "
             "turns on a device; use nccl or disk"
-        )
-
-
-def _processes(cfg: DictConfig) -> Iterator[str]:
-    """Every process is a data-parallel rank."""
-    devices, num_nodes = cfg.trainer.devices, cfg.trainer.num_nodes
-    strategy = cfg.trainer.strategy
-    ranks, tensor_ranks = strategy.data_parallel_size, strategy.tensor_parallel_size
-    if tensor_ranks != 1:
-        yield (
-            f"trainer.strategy.tensor_parallel_size = {tensor_ranks} is not 1; the policy is "
-            "sharded over data-parallel ranks only (trainer.strategy.data_parallel_size)"
-        )
-    if isinstance(devices, int) and isinstance(ranks, int) and ranks != devices * num_nodes:
-        yield (
-            f"trainer.strategy.data_parallel_size = {ranks} is not trainer.devices x "
-            f"trainer.num_nodes = {devices} x {num_nodes}; set it to {devices * num_nodes}"
         )
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +25,7 @@ from runs import (
     compose_config,
     kill_group,
     only_run,
+    rendezvous_port,
     scalars,
     start_training,
     trajectories,
@@ -37,19 +36,6 @@ pytestmark = pytest.mark.slow
 _TIMEOUT_S = 300
 
 Result = tuple[dict[str, Tensor], list[dict[str, float]], list[dict[int, Tensor]]]
-
-
-def rendezvous_port() -> int:
-    """A free port below those that the kernel gives to outgoing connections.
-
-    Lightning picks one of the latter and binds it seconds later; on a busy machine another process
-    may have it by then.
-    """
-    for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-    raise AssertionError("no free port between 15,000 and 30,000")
 
 
 def on_two_processes(output: Path) -> Result:

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "arise"
 
 # A package may import itself and those on lower levels.
 LEVELS = [
-    {"types", "errors", "aio", "config_limits", "rollout_sizes"},
+    {"types", "errors", "aio", "config_limits", "rollout_sizes", "parallel_sizes"},
     {"algorithms", "llm", "environments", "inference", "config_harness", "config_evaluate"},
     {"rubrics", "config"},
     {"curriculum", "tasks"},

@@ -209,15 +209,29 @@ def test_C04_a_chat_models_key_must_be_in_the_environment(monkeypatch: pytest.Mo
     validate(composed(*overrides))
 
 
-def test_every_process_must_be_a_data_parallel_rank() -> None:
-    validate(composed("trainer.devices=2"))
+def test_every_process_must_have_its_part() -> None:
+    validate(composed("trainer.devices=2", "trainer.num_nodes=2"))
+    validate(composed("trainer.devices=4", "model.tensor_parallel=2", "model.sequence_parallel=2"))
     message = complaint("trainer.devices=2", "trainer.strategy.data_parallel_size=1")
-    assert "trainer.strategy.data_parallel_size = 1" in message
-    assert "set it to 2" in message
-    message = complaint("trainer.devices=2", "trainer.num_nodes=2")
-    assert "set it to 4" in message
+    assert "trainer.strategy.data_parallel_size = 1 x model.sequence_parallel = 1" in message
+    assert "not trainer.devices x trainer.num_nodes = 2 x 1; set it to auto or 2" in message
+    message = complaint("trainer.devices=4", "model.tensor_parallel=3")
+    assert "model.tensor_parallel = 3 is not trainer.devices" in message
+    assert "choose sizes whose product divides the processes" in message
+    message = complaint("trainer.devices=2", "model.sequence_parallel=4")
+    assert "model.sequence_parallel = 4" in message
     message = complaint("trainer.strategy.tensor_parallel_size=2")
-    assert "trainer.strategy.tensor_parallel_size = 2" in message
+    assert "set model.tensor_parallel alone" in message
+
+
+def test_offloaded_activations_are_checkpointed_ones() -> None:
+    validate(composed("model.cpu_offload=both", "model.activation_checkpointing=true"))
+    assert "model.activation_checkpointing is false" in complaint("model.cpu_offload=activations")
+
+
+def test_adapters_are_not_cut() -> None:
+    overrides = ("trainer.devices=2", "model.tensor_parallel=2", "model.lora.rank=8")
+    assert "model.tensor_parallel = 2 cuts no adapters" in complaint(*overrides)
 
 
 @pytest.mark.parametrize("key", ["repetition_penalty", "presence_penalty", "min_p"])

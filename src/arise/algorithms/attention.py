@@ -3,6 +3,7 @@
 A packed row is [1, T] tokens of several sequences, one after the other. The boundaries travel as
 `cu_seq_lens_q` (the keyword that transformers passes down to every layer); SDPA then runs on each
 span, or on CUDA one variable-length FlashAttention kernel on all. No [T, T] mask is ever built.
+Ranks that share the tokens of a row exchange them for heads around it (`ulysses`).
 
 Shape suffixes: B rows, A query heads, K key-value heads, T tokens, D head size, S sequences.
 """
@@ -15,12 +16,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from arise.algorithms.ulysses import gather_tokens, scatter_tokens
 from arise.errors import ConfigError
 
 SPAN_ATTENTION = "arise_spans"
@@ -36,7 +39,9 @@ def register_span_attention() -> None:
     AttentionMaskInterface.register(SPAN_ATTENTION, _span_mask)
 
 
-def span_arguments(cu_seqlens: Tensor) -> dict[str, Any]:
+def span_arguments(
+    cu_seqlens: Tensor, *, sequence_group: ProcessGroup | None = None
+) -> dict[str, Any]:
     """Keyword arguments of a transformers model's forward that make a packed row exact.
 
     `use_cache=False` and `attention_mask=None` are part of it: with a cache or a mask of ones some
@@ -44,6 +49,7 @@ def span_arguments(cu_seqlens: Tensor) -> dict[str, Any]:
 
     Args:
         cu_seqlens: int32[S+1], first token of each sequence, then T.
+        sequence_group: Ranks that hold equal shares of the T tokens; `None` if the row is here.
 
     Returns:
         Arguments to pass besides `input_ids` and `position_ids`, both [1, T].
@@ -56,7 +62,7 @@ def span_arguments(cu_seqlens: Tensor) -> dict[str, Any]:
         "cu_seq_lens_k": cu_seqlens,
         "max_length_q": longest,
         "max_length_k": longest,
-    }
+    } | ({} if sequence_group is None else {"sequence_group": sequence_group})
 
 
 def span_attention(
@@ -70,6 +76,7 @@ def span_attention(
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
+    sequence_group: ProcessGroup | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention inside each span of a packed row, or inside each row if there are no spans.
@@ -85,6 +92,8 @@ def span_attention(
         sliding_window: Tokens a query sees, itself included; `None` is all before it.
         cu_seq_lens_q: int32[S+1], span boundaries.
         max_length_q: Tokens of the longest span.
+        sequence_group: Ranks that hold equal shares of a packed row's tokens, T of them here; A and
+            K multiples or divisors of their number.
         **kwargs: What else the model passes to its attention functions.
 
     Returns:
@@ -106,6 +115,19 @@ def span_attention(
         return output.transpose(1, 2), None
     if len(query) != 1:
         raise ValueError(f"spans describe one packed row, but there are {len(query)} rows")
+    if sequence_group is not None:
+        output, _ = span_attention(
+            module,
+            *(gather_tokens(heads, sequence_group) for heads in (query, key, value)),
+            attention_mask=None,
+            dropout=dropout,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            cu_seq_lens_q=cu_seq_lens_q,
+            max_length_q=max_length_q,
+            **kwargs,
+        )
+        return scatter_tokens(output, sequence_group), None
     if _has_varlen_kernel(query, dropout):
         longest = max_length_q or int((cu_seq_lens_q[1:] - cu_seq_lens_q[:-1]).max())
         packed = _attend_varlen(

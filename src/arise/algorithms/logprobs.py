@@ -4,6 +4,9 @@ Logits exist one tile at a time: a chunk of tokens times a range of the vocabula
 stays in cache, so that what is done to it costs next to nothing beside the matrix products, of
 which there are four (the plain computation has three, and passes over memory instead).
 
+With tensor parallelism each rank has a range of the vocabulary; what a row of logits is reduced to
+(its largest, its sums) is then reduced over ranks.
+
 Shape suffixes: T scored tokens, R those with a gradient, C tokens of a chunk, H hidden size,
 V vocabulary, N columns of a tile.
 """
@@ -16,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup, ReduceOp
 
 from arise.errors import ConfigError
 
@@ -55,6 +59,7 @@ def token_logprobs(
     temperature: float,
     head_bias: Tensor | None = None,
     chunk_tokens: int,
+    vocabulary_group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target token and entropy of its distribution.
 
@@ -76,6 +81,9 @@ def token_logprobs(
         head_bias: float[V] or `None`.
         chunk_tokens: Tokens scored at once; beside the gradients, memory is about
             8 · chunk_tokens · V bytes on CUDA and 8 · chunk_tokens · 1,024 on CPU.
+        vocabulary_group: Ranks that hold equal ranges of the vocabulary, in their order: then
+            `head_weight` and `head_bias` are this rank's V rows, and everything else is the same
+            on every rank. `None` if all of it is here.
 
     Returns:
         float32[T] log-probabilities in nats, differentiable in hidden, weight and bias (once), and
@@ -99,7 +107,7 @@ def token_logprobs(
     if targets.shape != hidden.shape[:1]:
         raise ValueError(f"targets {tuple(targets.shape)} do not align with {len(hidden)} states")
     result = _TokenLogprobs.apply(
-        hidden, head_weight, head_bias, targets, temperature, chunk_tokens
+        hidden, head_weight, head_bias, targets, temperature, chunk_tokens, vocabulary_group
     )
     return cast(tuple[Tensor, Tensor], result)
 
@@ -114,16 +122,19 @@ class _TokenLogprobs(torch.autograd.Function):
         targets_T: Tensor,
         temperature: float,
         chunk_tokens: int,
+        group: ProcessGroup | None,
     ) -> tuple[Tensor, Tensor]:
         head = _Head(weight_VH, bias_V, temperature)
+        if group is not None:
+            targets_T = targets_T - group.rank() * len(weight_VH)
         states_TH = head.states(hidden_TH)
         softmax = _RunningSoftmax(targets_T, head.dtype)
         for tile in head.tiles():
             for rows in _chunks(len(hidden_TH), chunk_tokens):
                 softmax.add(rows, tile, head.scaled_logits(states_TH[rows], tile))
-        logprob_T, entropy_T, lse_T = softmax.results()
+        logprob_T, entropy_T, lse_T = softmax.results(group)
         ctx.save_for_backward(hidden_TH, weight_VH, bias_V, targets_T, lse_T)
-        ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
+        ctx.temperature, ctx.chunk_tokens, ctx.group = temperature, chunk_tokens, group
         ctx.mark_non_differentiable(entropy_T)
         return logprob_T, entropy_T
 
@@ -161,8 +172,10 @@ class _TokenLogprobs(torch.autograd.Function):
             _store(grad_weight, tile, sum_NH)
             _store(grad_bias, tile, sum_N)
         if grad_hidden is not None:
+            if ctx.group is not None:
+                distributed.all_reduce(sum_RH, group=ctx.group)
             grad_hidden[kept_R] = sum_RH.mul_(scale_R1).to(grad_hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,13 +271,28 @@ class _RunningSoftmax:
         weighted_C.add_(scaled_CN.mul_(power_CN).sum(-1))
         before_C.copy_(largest_C)
 
-    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+    def results(self, group: ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability of the target, entropy, and log-sum-exp; each [T]."""
+        if group is not None:
+            self._add_other_ranges(group)
         log_total_T = self._total_T.log()
         logprob_T = self._chosen_T - self._largest_T - log_total_T
         # -Σ π log π with log π = s - log Σ exp s
         entropy_T = log_total_T - self._weighted_T / self._total_T
         return logprob_T, entropy_T, self._largest_T + log_total_T
+
+    def _add_other_ranges(self, group: ProcessGroup) -> None:
+        """Sum up over the ranks that have the other ranges of the vocabulary."""
+        own_T = self._largest_T.clone()
+        distributed.all_reduce(self._largest_T, op=ReduceOp.MAX, group=group)
+        shift_T = own_T - self._largest_T
+        shrink_T = shift_T.exp()
+        self._weighted_T.addcmul_(shift_T, self._total_T).mul_(shrink_T)
+        self._total_T.mul_(shrink_T)
+        # The target is in one range; elsewhere its logit is 0.
+        sums_3T = torch.stack([self._total_T, self._weighted_T, self._chosen_T])
+        distributed.all_reduce(sums_3T, group=group)
+        self._total_T, self._weighted_T, self._chosen_T = sums_3T
 
 
 class _Buffer:

@@ -112,7 +112,7 @@ def _row(prompt: tuple[int, ...], answer: Completion) -> WeightedRow:
 
 def _gap(policy: PolicyLM, batch: PackedBatch) -> torch.Tensor:
     """float[N], |Δ| of the generated tokens."""
-    batch = batch.to(next(policy.parameters()).device)
+    batch = batch.to(policy.device)
     with torch.no_grad():
         logprobs, _ = policy(batch)
     return (logprobs - batch.behavior_logprobs)[batch.generated_mask].abs().float().cpu()

@@ -118,6 +118,7 @@ class RolloutCallback(Callback):
             rows,
             layout=pl_module.policy.layout,
             max_tokens=self._micro_batch_tokens,
+            num_replica_ranks=pl_module.policy.num_replica_ranks,
         )
         batch.durations_s["train_started"] = time.perf_counter()
 

@@ -1,6 +1,9 @@
-"""One iteration over several data-parallel ranks: rows out, sums back.
+"""One iteration over several replicas: rows out, sums back.
 
-Rank 0 has the rows. Rows are scattered, not broadcast, and every rank gets equally many
+A replica is one rank, or several that run each micro-batch together (tensor and sequence
+parallelism): consecutive ranks, which are given the same rows and come to the same results.
+
+Rank 0 has the rows. Rows are scattered, not broadcast, and every replica gets equally many
 micro-batches, because a sharded model communicates in each forward pass.
 """
 
@@ -35,7 +38,12 @@ def num_ranks() -> int:
 
 
 def share_rows(
-    iteration: Iteration, rows: Sequence[WeightedRow], *, layout: str, max_tokens: int
+    iteration: Iteration,
+    rows: Sequence[WeightedRow],
+    *,
+    layout: str,
+    max_tokens: int,
+    num_replica_ranks: int = 1,
 ) -> None:
     """Fill `micro_batches` and `num_generated_tokens` of every rank's iteration; collective.
 
@@ -47,14 +55,20 @@ def share_rows(
         rows: All rows, on rank 0; ignored elsewhere.
         layout: `"packed"` or `"rows"`.
         max_tokens: Most tokens of one forward pass.
+        num_replica_ranks: Ranks of a replica; a divisor of all ranks.
     """
     if num_ranks() == 1:
         iteration.micro_batches = _micro_batches(rows, layout, max_tokens)
         return
     shares: list[tuple[list[PackedBatch], int]] | None = None
     if distributed.get_rank() == 0:
-        batches = rank_batches(rows, num_ranks(), layout=layout, max_tokens=max_tokens)
-        shares = [(own, iteration.num_generated_tokens) for own in batches]
+        num_replicas = num_ranks() // num_replica_ranks
+        batches = rank_batches(rows, num_replicas, layout=layout, max_tokens=max_tokens)
+        shares = [
+            (own, iteration.num_generated_tokens)
+            for own in batches
+            for _ in range(num_replica_ranks)
+        ]
     received: list[Any] = [None]
     distributed.scatter_object_list(received, shares, src=0)
     iteration.micro_batches, iteration.num_generated_tokens = received[0]
@@ -63,11 +77,11 @@ def share_rows(
 def rank_batches(
     rows: Sequence[WeightedRow], world_size: int, *, layout: str, max_tokens: int
 ) -> list[list[PackedBatch]]:
-    """Micro-batches of each rank: tokens balanced, equally many micro-batches everywhere.
+    """Micro-batches of each replica: tokens balanced, equally many micro-batches everywhere.
 
     Args:
-        rows: All rows; with none, no rank has a micro-batch.
-        world_size: Number of ranks.
+        rows: All rows; with none, no replica has a micro-batch.
+        world_size: Number of replicas.
         layout: `"packed"` or `"rows"`.
         max_tokens: Most tokens of one forward pass.
     """
@@ -85,13 +99,15 @@ def _micro_batches(rows: Sequence[WeightedRow], layout: str, max_tokens: int) ->
     return (pack if layout == "packed" else padded)(rows, max_tokens=max_tokens)
 
 
-def summed_over_ranks(values: Sequence[float], *, device: torch.device) -> list[float]:
-    """Sums of scalars over ranks, on every rank; collective."""
+def summed_over_ranks(
+    values: Sequence[float], *, device: torch.device, num_replica_ranks: int = 1
+) -> list[float]:
+    """Sums of scalars over replicas, on every rank; collective."""
     if num_ranks() == 1:
         return list(values)
     total = torch.tensor(values, dtype=torch.float64, device=device)
     distributed.all_reduce(total)
-    return total.tolist()
+    return (total / num_replica_ranks).tolist()
 
 
 def rows_of_all_ranks(own: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -111,8 +127,10 @@ def rows_of_all_ranks(own: Mapping[int, Tensor]) -> dict[int, Tensor]:
     return {number: values for part in parts or () for number, values in part.items()}
 
 
-def statistics_over_ranks(statistics: LossStatistics) -> LossStatistics:
-    """The statistics of all ranks together, on every rank; collective.
+def statistics_over_ranks(
+    statistics: LossStatistics, *, num_replica_ranks: int = 1
+) -> LossStatistics:
+    """The statistics of all replicas together, on every rank; collective.
 
     A rank that trained nothing adds nothing: its counts are 0, its extremes infinite.
     """
@@ -121,6 +139,7 @@ def statistics_over_ranks(statistics: LossStatistics) -> LossStatistics:
     summed = (*_COUNTS, "ratio_sum")
     sums = _stacked(statistics, summed)
     distributed.all_reduce(sums)
+    sums /= num_replica_ranks
     extremes = torch.cat([-_stacked(statistics, _MINIMA), _stacked(statistics, _MAXIMA)])
     distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
     merged = dict(zip(summed, sums, strict=True))

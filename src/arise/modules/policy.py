@@ -20,8 +20,10 @@ from arise.modules.distribution import (
     statistics_over_ranks,
     summed_over_ranks,
 )
+from arise.modules.gradients import clip_gradients, keep_meshes_apart
 from arise.modules.loading import ModelLoader
 from arise.modules.lora import LoraOptions, add_adapters
+from arise.modules.parallel import sequence_group
 from arise.modules.policy_lm import PolicyLM
 from arise.types import Iteration
 
@@ -50,6 +52,9 @@ class PolicyModule(LightningModule):
         layout: See `PolicyLM`.
         chunk_tokens: Tokens whose logits exist at one time.
         activation_checkpointing: See `PolicyLM`.
+        sequence_parallel: Ranks that share the tokens of a micro-batch.
+        cpu_offload: What waits in the host's memory: `"none"`, `"activations"`, `"weights"`
+            (with gradients and optimizer state) or `"both"`.
         lora: Train adapters of this kind and nothing else; `None` trains every weight.
     """
 
@@ -71,6 +76,8 @@ class PolicyModule(LightningModule):
         chunk_tokens: int,
         activation_checkpointing: bool,
         lora: LoraOptions | None,
+        sequence_parallel: int = 1,
+        cpu_offload: str = "none",
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -92,9 +99,12 @@ class PolicyModule(LightningModule):
         self._chunk_tokens = chunk_tokens
         self._activation_checkpointing = activation_checkpointing
         self._lora = lora
+        self._sequence_parallel = sequence_parallel
+        self._offloads_activations = cpu_offload in ("activations", "both")
+        self._offloads_weights = cpu_offload in ("weights", "both")
 
     def configure_model(self) -> None:
-        """Load the weights and shard them over the data-parallel ranks."""
+        """Load the weights and spread them over the ranks."""
         if self.policy is not None:
             return
         model = self._loader.model()
@@ -106,14 +116,21 @@ class PolicyModule(LightningModule):
             chunk_tokens=self._chunk_tokens,
             layout=self._layout,
             activation_checkpointing=self._activation_checkpointing,
+            offload_activations=self._offloads_activations,
         )
         if self.device_mesh is not None:
-            mesh = self.device_mesh["data_parallel"]
-            self.policy.shard(mesh, compute_dtype=self._compute_dtype)
+            self.policy.shard(
+                self.device_mesh["data_parallel"],
+                compute_dtype=self._compute_dtype,
+                tensor_mesh=self.device_mesh["tensor_parallel"],
+                sequence_group=sequence_group(self.device_mesh, self._sequence_parallel),
+                offload_weights=self._offloads_weights,
+            )
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its linear warm-up, stepped once an iteration."""
         optimizer = self._make_optimizer(self._trained())
+        keep_meshes_apart(optimizer)
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self._learning_rate_factor)
         return [optimizer], [scheduler]
 
@@ -146,14 +163,19 @@ class PolicyModule(LightningModule):
         shares, entropies, statistics = [], [], []
         log_ratios: dict[int, Tensor] = {}
         for batch in iteration.micro_batches:
-            share, entropy, seen = self._backward(iteration, batch.to(self.device), log_ratios)
+            share, entropy, seen = self._backward(
+                iteration, batch.to(self.policy.device), log_ratios
+            )
             shares.append(share)
             entropies.append(entropy)
             statistics.append(seen)
         if statistics:
-            seen = statistics_over_ranks(reduce(add, statistics))
+            shared = self.policy.num_replica_ranks
+            seen = statistics_over_ranks(reduce(add, statistics), num_replica_ranks=shared)
             self._require_on_policy(iteration, seen)
-            loss, entropy = summed_over_ranks([sum(shares), sum(entropies)], device=self.device)
+            loss, entropy = summed_over_ranks(
+                [sum(shares), sum(entropies)], device=self.policy.device, num_replica_ranks=shared
+            )
             iteration.metrics.update(_loss_metrics(loss, entropy, seen))
             iteration.log_ratios = rows_of_all_ranks(log_ratios)
         iteration.metrics["loss/lr"] = optimizer.param_groups[0]["lr"]
@@ -176,16 +198,20 @@ class PolicyModule(LightningModule):
             num_generated_tokens=iteration.num_generated_tokens,
             **self._loss_options,
         )
-        # FSDP averages gradients over ranks; the loss is a share of a sum over ranks.
-        self.manual_backward(result.loss * self.trainer.world_size)
+        # FSDP averages gradients over its ranks; the loss is a share of a sum over ranks. Those of
+        # one micro-batch have the same loss, each the gradient of its own tokens.
+        self.manual_backward(result.loss * self.policy.num_sharding_ranks)
         mean_entropy = entropy.sum().item() / max(1, iteration.num_generated_tokens)
         return result.loss.item(), mean_entropy, result.statistics
 
     def _require_on_policy(self, iteration: Iteration, seen: LossStatistics) -> None:
         """The policy that generated is the policy that trains: ω must be 1 before the step."""
+        assert self.policy is not None
         limit = self._max_initial_ratio_error
         # Only rank 0 has the trajectories; all ranks must come to the same end.
-        (num_stale,) = summed_over_ranks([float(not _is_on_policy(iteration))], device=self.device)
+        (num_stale,) = summed_over_ranks(
+            [float(not _is_on_policy(iteration))], device=self.policy.device
+        )
         if limit is None or int(seen.num_measured) == 0 or num_stale:
             return
         error = max(float(seen.ratio_max) - 1.0, 1.0 - float(seen.ratio_min))
@@ -208,8 +234,9 @@ class PolicyModule(LightningModule):
             # Nothing to train is a gradient of 0, not a step that the optimizer skips.
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        norm_tensor = torch.nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
-        norm = float(_full(norm_tensor))
+        assert self.policy is not None
+        self.policy.complete_gradients()
+        norm = clip_gradients(parameters, self._max_grad_norm)
         if not math.isfinite(norm):
             # AdamW skips parameters without a gradient, moments included.
             optimizer.zero_grad(set_to_none=True)
@@ -217,10 +244,6 @@ class PolicyModule(LightningModule):
         scheduler: Any = self.lr_schedulers()
         scheduler.step()
         return norm
-
-
-def _full(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def _log_ratios(logprobs: Tensor, batch: PackedBatch) -> dict[int, Tensor]:
