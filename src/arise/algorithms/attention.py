@@ -118,8 +118,10 @@ def span_attention(
     if sequence_group is not None:
         output, _ = span_attention(
             module,
-            *(gather_tokens(heads, sequence_group) for heads in (query, key, value)),
-            attention_mask=None,
+            gather_tokens(query, sequence_group),
+            gather_tokens(key, sequence_group),
+            gather_tokens(value, sequence_group),
+            None,
             dropout=dropout,
             scaling=scaling,
             sliding_window=sliding_window,

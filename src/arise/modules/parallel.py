@@ -63,7 +63,7 @@ class ParallelStrategy(ModelParallelStrategy):
         **options: Any,
     ) -> None:
         super().__init__(tensor_parallel_size=tensor_parallel_size, **options)
-        self._num_replicas = data_parallel_size
+        self._num_replicas: Literal["auto"] | int = data_parallel_size
         self._num_replica_ranks = sequence_parallel_size * tensor_parallel_size
         self._sequence_size = sequence_parallel_size
         self._offloads_weights = cpu_offload in ("weights", "both")
@@ -75,9 +75,11 @@ class ParallelStrategy(ModelParallelStrategy):
             ConfigError: The sizes multiplied are not the number of processes.
         """
         num_ranks = self.num_nodes * self.num_processes
-        num_replicas = self._num_replicas
-        if num_replicas == "auto":
-            num_replicas = max(1, num_ranks // self._num_replica_ranks)
+        num_replicas: int = (
+            max(1, num_ranks // self._num_replica_ranks)
+            if self._num_replicas == "auto"
+            else self._num_replicas
+        )
         if num_replicas * self._num_replica_ranks != num_ranks:
             raise ConfigError(
                 f"{num_replicas} replicas x model.sequence_parallel = {self._sequence_size} x "
