@@ -11,7 +11,7 @@ TORCH_INDEX ?=
 BIN := $(VENV)/bin
 PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: demo install test test-fast check format docs bench repeat oracle train-step clean
+.PHONY: demo install test test-fast check format docs bench repeat gpu-check oracle train-step clean
 
 # Train ARISE on the bundled tasks with the bundled policy: six to ten minutes on two cores.
 demo: $(VENV)/.installed
@@ -61,6 +61,10 @@ REPEAT ?= 20
 repeat: $(VENV)/.installed
 	for i in $$(seq $(REPEAT)); do \
 		$(BIN)/python -m pytest -q tests/integration/test_two_processes.py || exit 1; done
+
+# What has to be seen on a GPU once: at most eight minutes on one of 80 GB.
+gpu-check: $(VENV)/.installed
+	$(BIN)/python tools/gpu_check
 
 # Rewrite what tests/unit/algorithms/test_oracle.py compares with; needs about 2 GB of packages.
 oracle: $(ORACLE)/.installed
