@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--eta", type=int, default=2)
     parser.add_argument("--tasks", type=int, default=96, help="held-out tasks")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     out = args.out.resolve()
     runs: dict[int, dict[int, dict[str, float]]] = {0: {}, args.eta: {}}
     for seed in range(1, args.seeds + 1):

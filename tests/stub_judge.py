@@ -88,9 +88,10 @@ class StubJudge:
 
     Args:
         reply: Answer to system and user message.
+        port: Where to listen; 0 takes a free one.
     """
 
-    def __init__(self, reply: Callable[[str, str], str] = answer) -> None:
+    def __init__(self, reply: Callable[[str, str], str] = answer, *, port: int = 0) -> None:
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         stub = self
 
@@ -128,7 +129,7 @@ class StubJudge:
             def log_message(self, *args: object) -> None:
                 """Tests stay quiet."""
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
