@@ -25,6 +25,7 @@ from arise.modules.loading import ModelLoader
 from arise.modules.lora import LoraOptions, add_adapters
 from arise.modules.parallel import sequence_group
 from arise.modules.policy_lm import PolicyLM
+from arise.modules.tensor_parallel import require_heads
 from arise.types import Iteration
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -107,6 +108,8 @@ class PolicyModule(LightningModule):
         """Load the weights and spread them over the ranks."""
         if self.policy is not None:
             return
+        if self.device_mesh is not None:
+            self._require_heads(self.device_mesh["tensor_parallel"].size())
         model = self._loader.model()
         if self._lora is not None:
             add_adapters(model, self._lora)
@@ -126,6 +129,14 @@ class PolicyModule(LightningModule):
                 sequence_group=sequence_group(self.device_mesh, self._sequence_parallel),
                 offload_weights=self._offloads_weights,
             )
+
+    def _require_heads(self, tensor_parallel: int) -> None:
+        """Refuse what this model's heads do not allow before its weights are read."""
+        if tensor_parallel == self._sequence_parallel == 1:
+            return
+        with torch.device("meta"):
+            config = self._loader.empty_model().config.get_text_config()
+        require_heads(config, tensor=tensor_parallel, sequence=self._sequence_parallel)
 
     def configure_optimizers(self) -> Any:
         """The optimizer and its linear warm-up, stepped once an iteration."""

@@ -18,6 +18,7 @@ from arise.errors import ConfigError
 from arise.modules.lora import LoraOptions, add_adapters
 from arise.modules.policy_lm import PolicyLM
 from arise.modules.tensor_parallel import require_heads
+from learning import make_module
 
 
 @pytest.fixture
@@ -102,3 +103,14 @@ def test_heads_that_cannot_be_shared_out(
     config = SimpleNamespace(num_attention_heads=heads, num_key_value_heads=kv_heads)
     with pytest.raises(ConfigError, match=key):
         require_heads(config, tensor=tensor, sequence=sequence)
+
+
+def test_heads_are_looked_at_before_weights_are_read(ranks: Any) -> None:
+    class Unread(toys.Toy):
+        def model(self) -> PreTrainedModel:
+            raise AssertionError("weights were read")
+
+    module = make_module(loader=Unread(toys.llama), sequence_parallel=3)
+    module._device_mesh = ranks
+    with pytest.raises(ConfigError, match=r"model\.sequence_parallel = 3 cannot share out the 2"):
+        module.configure_model()
