@@ -11,6 +11,7 @@ plan cannot cut is refused before anything is.
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -45,6 +46,8 @@ def cut_model(model: PreTrainedModel, mesh: DeviceMesh) -> list[str]:
     """
     plan = _plan(model)
     _require_divisible(model, plan, mesh.size())
+    # Norms and whole tensors take two collective calls, which is said at every first time.
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     partial_modules = [name for name, style in plan.items() if style == _PARTIAL]
     for name in partial_modules:
         del plan[name]

@@ -114,3 +114,8 @@ def test_heads_are_looked_at_before_weights_are_read(ranks: Any) -> None:
     module._device_mesh = ranks
     with pytest.raises(ConfigError, match=r"model\.sequence_parallel = 3 cannot share out the 2"):
         module.configure_model()
+
+
+def test_only_checkpointed_activations_can_wait_on_the_host() -> None:
+    with pytest.raises(ConfigError, match=r"set model\.activation_checkpointing=true"):
+        make_module(loader=toys.Toy(toys.llama), cpu_offload="activations").configure_model()
