@@ -108,6 +108,8 @@ def test_force_goes_on_with_a_warning(
     [
         ["trainer.max_steps=500"],
         ["trainer.devices=2", "trainer.strategy.data_parallel_size=2"],
+        ["trainer.devices=4", "model.tensor_parallel=2", "model.sequence_parallel=2"],
+        ["model.activation_checkpointing=true", "model.cpu_offload=both"],
         ["callbacks.checkpoint.every_steps=1", "callbacks.checkpoint.keep_every=10"],
         ["quiet=true", "logger=csv"],
         ["judge=openai", "judge.model=m", "judge.base_url=http://x/v1", "judge.api_key_env=null"],
