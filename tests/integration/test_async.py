@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -12,7 +15,15 @@ from arise import app
 from arise.assembly import asynchronous_of
 from arise.runs.folder import complete_checkpoints
 from remains import WHOLE_METHOD, remains
-from runs import compose_config, only_run, stub_endpoints, trajectories
+from runs import (
+    TINY,
+    compose_config,
+    only_run,
+    start_training,
+    stub_endpoints,
+    trajectories,
+    wait_for_line,
+)
 from stub_judge import StubJudge, varied_answer
 
 pytestmark = pytest.mark.slow
@@ -134,3 +145,20 @@ def test_with_real_overlap_tokens_keep_their_version_and_the_bound_holds(tmp_pat
             for turn in record["turns"]:
                 assert turn["policy_versions"] == sorted(turn["policy_versions"])
                 assert len(turn["log_ratios"]) == len(turn["token_ids"])
+
+
+def test_an_interrupt_beside_running_episodes_saves_what_is_in_flight(tmp_path: Path) -> None:
+    process = start_training(
+        *TINY, "rollout.max_staleness=1", "rollout.deterministic=false", "trainer.max_steps=500",
+        "callbacks.checkpoint.every_steps=999", f"paths.output_dir={tmp_path}",
+    )  # fmt: skip
+    wait_for_line(process, "step   3/500")
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    (checkpoint,) = complete_checkpoints(only_run(tmp_path))
+    require_exact(account(checkpoint), most=4)
