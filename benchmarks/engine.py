@@ -151,6 +151,7 @@ async def run(sessions: int) -> None:
 def vllm_engine(model: Callable[..., Any], context: int, **changes: Any) -> VLLMEngine:
     options: dict[str, Any] = {
         "urls": [],
+        "num_servers": None,
         "dtype": "float32",
         "sync": "disk",
         "sync_dir": None,
@@ -161,6 +162,9 @@ def vllm_engine(model: Callable[..., Any], context: int, **changes: Any) -> VLLM
         "start_timeout_s": 1800.0,
         "request_timeout_s": 600.0,
         "health_interval_s": 5.0,
+        "dead_after_s": 60.0,
+        "max_outage_s": 600.0,
+        "max_restarts": 2,
         "api_key_env": None,
     }
     log = Path(tempfile.mkdtemp(prefix="arise-bench-")) / "vllm.log"

@@ -44,6 +44,7 @@ def vllm_engine(*urls: str, **changes: Any) -> VLLMEngine:
         "max_context_tokens": CONTEXT,
         "log_path": Path("unused.log"),
         "urls": urls,
+        "num_servers": None,
         "dtype": "float32",
         "sync": "disk",
         "sync_dir": None,
@@ -54,6 +55,9 @@ def vllm_engine(*urls: str, **changes: Any) -> VLLMEngine:
         "start_timeout_s": 900.0,
         "request_timeout_s": 600.0,
         "health_interval_s": 5.0,
+        "dead_after_s": 60.0,
+        "max_outage_s": 600.0,
+        "max_restarts": 2,
         "api_key_env": None,
     }
     return VLLMEngine(**{**options, **changes})

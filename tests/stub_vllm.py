@@ -148,6 +148,8 @@ def make_app(state: StubState) -> web.Application:
 
     @web.middleware
     async def missing(request: web.Request, handler: Any) -> web.StreamResponse:
+        if "silent" in state.faults:
+            await asyncio.sleep(3600)
         if f"without {request.path}" in state.faults:
             raise web.HTTPNotFound
         return await handler(request)

@@ -61,6 +61,7 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
     """
     validate(cfg)
     OmegaConf.resolve(cfg)
+
     resumed = find_run(cfg)
     try:
         if resumed is not None and is_finished(resumed, cfg.trainer.max_steps):
@@ -96,6 +97,7 @@ class Run:
         from arise.agents.orchestrator import Orchestrator
         from arise.agents.rendering import ChatRenderer
         from arise.aio import EventLoopThread
+        from arise.callbacks.watch import make_watch
 
         self.cfg = cfg
         self.environments = build(cfg.environment)
@@ -132,6 +134,7 @@ class Run:
         self.curriculum = build_curriculum(cfg, self.tasks, rubrics)
         self.variant = build_variant(cfg, self.judge, self.chat_models)
         self.asynchronous = build_asynchronous(self)
+        self.watching = make_watch(cfg.callbacks.watch, self.folder.path)
 
     def fit(self) -> None:
         """Train to the configured step and say where everything is."""
@@ -142,7 +145,7 @@ class Run:
 
         checkpoint = self.folder.checkpoint
         guard = RestoreGuard(checkpoint)
-        trainer = self._trainer([guard, *self._callbacks()])
+        trainer = self._trainer([guard, self.watching, *self._callbacks()])
         datamodule = TaskDataModule(
             curriculum=self.curriculum,
             max_steps=self.cfg.trainer.max_steps,
@@ -150,7 +153,7 @@ class Run:
         )
         _say(self.cfg, f"run folder {self.folder.path}")
         try:
-            with guard.explained():
+            with guard.explained(), self.watching.explained():
                 trainer.fit(
                     self._module(),
                     datamodule=datamodule,
@@ -165,6 +168,7 @@ class Run:
         """Stop engine, sandboxes, event loop and process group; safe after any failure."""
         from torch import distributed
 
+        self.watching.watch.stop()
         self.loop.run(self.engine.stop())
         self.loop.run(self.harness.stop())
         self.loop.close()
@@ -222,6 +226,7 @@ class Run:
         from arise.callbacks.display import RunState, make_display, playing_of
         from arise.callbacks.export import ExportCallback
         from arise.callbacks.monitoring import MonitoringCallback
+        from arise.callbacks.placement import PlacementCallback
         from arise.callbacks.progress import PhaseCallback, ProgressCallback
         from arise.callbacks.recorder import RecorderCallback
         from arise.callbacks.rollouts import RolloutCallback
@@ -256,6 +261,7 @@ class Run:
                 variant=self.variant,
                 references=self._references(),
                 asynchronous=self.asynchronous,
+                watch=self.watching.watch,
             ),
             CoEvolutionCallback(
                 loop=self.loop,
@@ -266,6 +272,7 @@ class Run:
             ),
         ]
         evaluation = self._evaluation()
+        evaluated = next(iter(evaluation), None)
         callbacks += evaluation
         if self.folder.checkpoint is not None:
             # After engine and judge have been reached: till then nothing is given up.
@@ -273,14 +280,11 @@ class Run:
                 ContinuationCallback(folder=self.folder, cfg=cfg, overrides=self.overrides)
             )
         callbacks += [
-            RecorderCallback(
-                folder=self.folder,
-                curriculum=self.curriculum,
-                evaluation=next(iter(evaluation), None),
-            ),
+            RecorderCallback(folder=self.folder, curriculum=self.curriculum, evaluation=evaluated),
             MonitoringCallback(curriculum=self.curriculum),
             BoardCallback(),
             ProgressCallback(display, state),
+            PlacementCallback(self.engine, self.environments, self.watching.watch),
             ExportCallback(
                 folder=self.folder.final_model,
                 tokenizer_folder=self.folder.tokenizer,
@@ -289,7 +293,7 @@ class Run:
             SummaryCallback(
                 folder=self.folder,
                 curriculum=self.curriculum,
-                evaluation=next(iter(evaluation), None),
+                evaluation=evaluated,
                 quiet=cfg.quiet,
             ),
             StepCheckpoint(folder=self.folder.checkpoints, **cfg.callbacks.checkpoint),

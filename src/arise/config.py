@@ -256,6 +256,7 @@ class VLLMEngine:
 
     _target_: str = MISSING
     urls: list[str] = MISSING
+    num_servers: int | None = MISSING
     dtype: str = MISSING
     sync: str = MISSING
     sync_dir: str | None = MISSING
@@ -266,6 +267,9 @@ class VLLMEngine:
     start_timeout_s: float = MISSING
     request_timeout_s: float = MISSING
     health_interval_s: float = MISSING
+    dead_after_s: float = MISSING
+    max_outage_s: float = MISSING
+    max_restarts: int = MISSING
     api_key_env: str | None = MISSING
 
 
@@ -368,10 +372,20 @@ class CheckpointOptions:
 
 
 @dataclass
+class Watch:
+    """How soon the death of one of several processes is noticed."""
+
+    interval_s: float = MISSING
+    timeout_s: float = MISSING
+    stall_s: float = MISSING
+
+
+@dataclass
 class Callbacks:
     """What happens around the training step; see `configs/callbacks/default.yaml`."""
 
     checkpoint: CheckpointOptions = MISSING
+    watch: Watch = MISSING
 
 
 @dataclass

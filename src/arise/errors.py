@@ -42,6 +42,10 @@ class AccountingError(AriseError):
     """Groups of rollouts were lost or counted twice: a fault of the program, never of a rollout."""
 
 
+class RankError(AriseError):
+    """One of several training processes failed, and the others cannot go on."""
+
+
 class WeightSyncError(AriseError):
     """The engine does not play the policy that is being trained."""
 

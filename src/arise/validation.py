@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from arise.config_limits import CHOICES, RANGES
+from arise.engine_placement import placement_problems
 from arise.errors import ConfigError
 from arise.parallel_sizes import parallel_problems
 from arise.rollout_sizes import size_problems
@@ -52,6 +53,7 @@ def validate(cfg: DictConfig) -> None:
         _tasks,
         _model,
         _engine,
+        placement_problems,
         parallel_problems,
         _checkpoint,
     )
@@ -293,11 +295,6 @@ def _engine(cfg: DictConfig) -> Iterator[str]:
         yield f"engine.urls = {list(engine.urls)} names a server twice"
     if engine.api_key_env and not os.environ.get(engine.api_key_env):
         yield f"engine.api_key_env: the environment variable {engine.api_key_env} is not set"
-    if engine.sync == "ipc" and (engine.urls or cfg.trainer.devices * cfg.trainer.num_nodes != 1):
-        yield (
-            "engine.sync = ipc is for one trainer process and one server started by it, which take "
-            "turns on a device; use nccl or disk"
-        )
 
 
 def _checkpoint(cfg: DictConfig) -> Iterator[str]:

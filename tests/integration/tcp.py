@@ -12,6 +12,7 @@ class TcpProxy:
 
     def __init__(self, target: str) -> None:
         self._target = target
+        self._open: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.url = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
 
@@ -24,12 +25,20 @@ class TcpProxy:
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
+    def cut(self) -> None:
+        """Go away in the middle of everything, as a machine without power does."""
+        self.__exit__()
+        for one in self._open:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._server.accept()
                 daemon = socket.socket(socket.AF_UNIX)
                 daemon.connect(self._target)
+                self._open += [client, daemon]
                 for source, sink in ((client, daemon), (daemon, client)):
                     threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from arise.environments.verifier import verify
-from arise.errors import ConfigError
+from arise.errors import ConfigError, SandboxError
 from integration.sandboxes import (
     containers_of,
     make_docker_factory,
@@ -95,6 +95,43 @@ def test_host_behind_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(ConfigError, match=r"ssh does not get through to ssh://nobody@"):
             make_docker_factory(hosts=[url.replace("root@", "nobody@")]).check()
     assert not list(Path(tempfile.gettempdir()).glob("arise-ssh-*"))
+
+
+def test_a_dead_host_is_noticed_and_gets_no_more_episodes_until_it_answers(tmp_path: Path) -> None:
+    """Its episodes fail at once, so it would always be the one with the fewest."""
+    need_docker()
+    with TcpProxy(SOCKET) as proxy:
+        factory = make_docker_factory(hosts=[f"unix://{SOCKET}", proxy.url])
+        task = task_for("docker", tmp_path)
+
+        async def hosts_of(count: int) -> list[str]:
+            """Where so many episodes, one after the other, were played."""
+            played = []
+            for index in range(count):
+                environment = factory.create(task, name=str(index))
+                try:
+                    await environment.start()
+                    played.append(str(environment._container.host))
+                except SandboxError:
+                    played.append("lost")
+                finally:
+                    await environment.stop()
+            return played
+
+        async def run() -> None:
+            local, remote = factory._hosts.connect()
+            local.num_containers = 1
+            assert await hosts_of(1) == [proxy.url]
+            proxy.cut()
+            assert await hosts_of(3) == ["lost", str(local), str(local)]
+            assert remote.down_since is not None
+
+        try:
+            factory.check()
+            assert [name for name, _ in factory.found] == [f"unix://{SOCKET}", proxy.url]
+            asyncio.run(run())
+        finally:
+            factory.close()
 
 
 def test_containers_are_spread_over_hosts(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_W04_an_update_that_went_wrong_is_seen_at_a_step_of_5e_8(
         assert pool is not None
         (server,) = pool.alive
         sent = {name: t for name, t in after.items() if name != "lm_head.weight"}
-        await sync.send([server], sent)
+        await sync.send([server], sent, dtype=torch.float32)
         await fault(server, str(sync.folder))
         await server.post("/update_weight_version", {"new_version": stamp})
         verify(fingerprints(after), await updates.report(server), version=1)

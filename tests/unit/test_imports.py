@@ -10,14 +10,22 @@ SOURCE = Path(__file__).parents[2] / "src" / "arise"
 
 # A package may import itself and those on lower levels.
 LEVELS = [
-    {"types", "errors", "aio", "config_limits", "rollout_sizes", "parallel_sizes"},
+    {
+        "types",
+        "errors",
+        "aio",
+        "config_limits",
+        "rollout_sizes",
+        "parallel_sizes",
+        "engine_placement",
+    },
     {"algorithms", "llm", "environments", "inference", "config_harness", "config_evaluate"},
     {"rubrics", "config"},
     {"curriculum", "tasks"},
     {"agents", "runs"},
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
-    {"validation", "assembly", "terminal"},
+    {"validation", "assembly", "terminal", "planning"},
     {"app", "cli", "evaluate", "study"},
     {"reference"},
 ]

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from arise.callbacks.recorder import truncate_events
 from arise.types import (
     FailureKind,
     FinishReason,
+    HarnessReport,
     Iteration,
     RolloutFailure,
     Task,
@@ -84,6 +86,20 @@ def test_values() -> None:
     assert metrics["rollout/rows"] == 5
     assert metrics["rollout/turns_mean"] == 1
     assert all(type(value) is float and math.isfinite(value) for value in metrics.values())
+
+
+def test_rows_that_had_to_start_anew_are_counted_by_reason() -> None:
+    """Such as a template that cannot extend its history."""
+    turn = make_trajectory(1.0).turns[0]
+    later = replace(turn, starts_row=False)
+    broken = replace(
+        make_trajectory(1.0),
+        turns=(turn, later, turn, turn),
+        harness=HarnessReport(row_reasons={"template": 2}),
+    )
+    metrics = rollout_metrics(make_iteration((broken, make_trajectory(0.0))))
+    assert metrics["rollout/rows"] == 4
+    assert metrics["rollout/row_break_template"] == 2
 
 
 def test_G02_undefined_metrics_are_left_out() -> None:

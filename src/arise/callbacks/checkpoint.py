@@ -19,15 +19,26 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.distributed.checkpoint.api import CheckpointException
 
 from arise.callbacks.continuation import remove_checkpoint
-from arise.errors import AriseError, ConfigError, one_line
+from arise.errors import (
+    AriseError,
+    ConfigError,
+    InferenceError,
+    JudgeError,
+    RankError,
+    SandboxError,
+    one_line,
+)
 from arise.runs.folder import checkpoint_name, checkpoint_step, complete_checkpoints
 from arise.runs.manifest import write_manifest
 
 log = logging.getLogger(__name__)
 
+# What ends a run from outside of it, all ranks together and between two steps.
+_OUTAGES = (InferenceError, JudgeError, SandboxError, RankError)
+
 
 class StepCheckpoint(Checkpoint):
-    """Saves every `every_steps` iterations, at the end, and when the run is interrupted.
+    """Saves every `every_steps` iterations, at the end, and when the run has to stop in between.
 
     A save goes to a hidden folder that is renamed when it is complete, and a checkpoint is renamed
     before it is removed, so a folder with a checkpoint's name is always whole. Between the
@@ -57,12 +68,14 @@ class StepCheckpoint(Checkpoint):
         self._keep_last = keep_last
         self._keep_every = keep_every
         self._interrupts = _DeferredInterrupts()
+        self._is_started = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what a death in the middle of a save or a removal left."""
         if trainer.is_global_zero:
             for leftover in self._folder.glob(".*_step_*"):
                 shutil.rmtree(leftover)
+        self._is_started = True
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -87,9 +100,15 @@ class StepCheckpoint(Checkpoint):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Save the last step boundary if the run was interrupted; a fault's state is not saved."""
+        """Save the last step boundary if the run was interrupted, or lost what it plays with.
+
+        A fault's state is not saved, nor one in the middle of a step.
+        """
+        is_between_steps = self._is_started and not self._interrupts.are_deferred
         self._interrupts.restore()
-        if isinstance(exception, KeyboardInterrupt | SIGTERMException) and trainer.training:
+        is_interrupt = isinstance(exception, KeyboardInterrupt | SIGTERMException)
+        is_outage = isinstance(exception, _OUTAGES) and is_between_steps
+        if (is_interrupt or is_outage) and trainer.training:
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
@@ -203,9 +222,16 @@ class _DeferredInterrupts:
 
     def __init__(self) -> None:
         self._original: Any = None
+        self._is_deferring = False
         self._is_pending = False
 
+    @property
+    def are_deferred(self) -> bool:
+        """Whether an iteration is between its optimizer step and its end."""
+        return self._is_deferring
+
     def defer(self) -> None:
+        self._is_deferring = True
         if threading.current_thread() is threading.main_thread() and self._original is None:
             self._original = signal.signal(signal.SIGINT, self._remember)
 
@@ -213,6 +239,7 @@ class _DeferredInterrupts:
         self._is_pending = True
 
     def restore(self) -> None:
+        self._is_deferring = False
         if self._original is not None:
             signal.signal(signal.SIGINT, self._original)
             self._original = None

@@ -51,7 +51,7 @@ class ExportCallback(Callback):
             return
         assert isinstance(pl_module, PolicyModule)
         assert pl_module.policy is not None
-        weights = pl_module.policy.full_weights()
+        weights = pl_module.policy.full_weights(is_kept=trainer.is_global_zero)
         if not trainer.is_global_zero:
             return
         model = self._loader.empty_model(torch.float32)

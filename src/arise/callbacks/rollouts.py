@@ -15,12 +15,14 @@ from arise.algorithms.packing import WeightedRow
 from arise.callbacks.asynchronous import AsynchronousRollouts
 from arise.callbacks.probe import LogprobProbe
 from arise.callbacks.references import InitialPolicy
+from arise.callbacks.watch import TRAINING
 from arise.curriculum.curriculum import Curriculum
 from arise.errors import InferenceError
 from arise.inference.base import Engine, SamplingParams
 from arise.inference.weights import fingerprints, verify
 from arise.modules.distribution import share_rows
 from arise.modules.policy import PolicyModule
+from arise.modules.rank_watch import RankWatch
 from arise.rubrics.placebo import shuffled_reviews
 from arise.rubrics.variant import Variant
 from arise.types import InjectedSkill, Iteration, Review, Task, Trajectory
@@ -56,6 +58,7 @@ class RolloutCallback(Callback):
         variant: What a baseline or control does otherwise.
         references: Rollouts of the initial policy, if the variant compares with them.
         asynchronous: Plays groups all the time; `None` rolls out step by step.
+        watch: Lets the other ranks wait for this one.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class RolloutCallback(Callback):
         variant: Variant | None = None,
         references: InitialPolicy | None = None,
         asynchronous: AsynchronousRollouts | None = None,
+        watch: RankWatch,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -89,6 +93,7 @@ class RolloutCallback(Callback):
         self._variant = variant or Variant()
         self._references = references
         self._asynchronous = asynchronous
+        self._watch = watch
         self._weights: Mapping[str, Any] = {}
         self._probe = LogprobProbe(loop=loop, engine=engine, sampling=sampling)
 
@@ -96,6 +101,7 @@ class RolloutCallback(Callback):
         """Start the engine with the restored weights: before the first request, resumed or not."""
         if trainer.is_global_zero:
             self._loop.run(self._engine.start())
+        self._watch.meet()
         self._push_weights(trainer, pl_module)
 
     def on_train_batch_start(
@@ -107,12 +113,15 @@ class RolloutCallback(Callback):
             started = time.perf_counter()
             self._fill(batch)
             batch.durations_s["rollout"] = time.perf_counter() - started
+            self._engine.require_alive()
             self._require_survivors(batch)
             live = self._curriculum.live_pair_ids
             assign_credit(batch, self._credit, live_pair_ids=live)
             rows = training_rows(batch)
         assert isinstance(pl_module, PolicyModule)
         assert pl_module.policy is not None
+        self._watch.meet()
+        self._watch.enter(TRAINING, batch.index, is_bounded=True)
         share_rows(
             batch,
             rows,
@@ -261,14 +270,15 @@ class RolloutCallback(Callback):
         """Version k is the policy after k optimizer steps; metrics of the engine's health."""
         assert isinstance(pl_module, PolicyModule)
         assert pl_module.policy is not None
-        weights = pl_module.policy.full_weights()
+        weights = pl_module.policy.full_weights(is_kept=trainer.is_global_zero)
         if trainer.is_global_zero:
-            self._load(weights, trainer.global_step)
+            self._load(weights, trainer.global_step, trainer.strategy.root_device)
+        self._watch.meet()
         return self._probe.measure(pl_module.policy, is_asking=trainer.is_global_zero)
 
-    def _load(self, weights: Mapping[str, Any], version: int) -> None:
+    def _load(self, weights: Mapping[str, Any], version: int, device: Any) -> None:
         if self._references is not None:
             self._weights = weights
         report = self._loop.run(self._engine.load_weights(weights, version=version))
-        expected = fingerprints(weights, dtype=self._engine.dtype)
+        expected = fingerprints(weights, dtype=self._engine.dtype, device=device)
         verify(expected, report, version=version)

@@ -122,6 +122,14 @@ class Engine(Protocol):
     async def rest(self) -> None:
         """Leave memory to the trainer until the next `load_weights`, if both share a device."""
 
+    def require_alive(self) -> None:
+        """Raise `InferenceError` if requests will not be answered any more."""
+
+    @property
+    def found(self) -> list[tuple[str, str]]:
+        """Name and facts of each server that it uses, for people."""
+        return []
+
     async def stop(self) -> None:
         """Shut down; safe to call more than once."""
 

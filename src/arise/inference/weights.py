@@ -114,10 +114,16 @@ def _bits(chunk: Tensor) -> Tensor:
     return chunk.contiguous().view(_INTEGER_VIEW[chunk.element_size()]).to(torch.int64)
 
 
+def as_held(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A tensor in the type that the engine holds floating ones in; `None` changes nothing."""
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+
+
 def fingerprints(
     named: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]],
     *,
     dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> dict[str, tuple[int, int]]:
     """Fingerprint of every tensor by canonical name.
 
@@ -125,12 +131,11 @@ def fingerprints(
         named: A state dict, or name and tensor pairs.
         dtype: Type that floating tensors are cast to first: give the engine's, where it holds
             bfloat16 and the trainer float32 master weights.
+        device: Where they are computed, one tensor at a time; `None` is where each lies.
     """
     items = named.items() if isinstance(named, Mapping) else named
     return {
-        canonical_name(name): fingerprint(
-            tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
-        )
+        canonical_name(name): fingerprint(as_held(tensor.to(device or tensor.device), dtype))
         for name, tensor in items
     }
 

@@ -277,13 +277,26 @@ class PolicyLM(nn.Module):
         if isinstance(self, FSDPModule):
             self.reshard()
 
-    def full_weights(self) -> dict[str, Tensor]:
+    def full_weights(self, *, is_kept: bool = True) -> dict[str, Tensor]:
         """Every tensor of the model in full, by its transformers name; a collective call.
 
-        Adapters are merged into the weights they adapt.
+        Adapters are merged into the weights they adapt. What was gathered from several ranks waits
+        in the host's memory: a large model in full does not fit on a device.
+
+        Args:
+            is_kept: Whether this rank wants them; one that does not gets nothing, and never holds
+                more than one of them.
         """
-        tensors = {name: _full(t).detach() for name, t in self.model.state_dict().items()}
-        return merged_weights(self.model, tensors)
+        tensors = {}
+        for name, tensor in self.model.state_dict().items():
+            full = _full(tensor).detach()
+            if is_kept:
+                tensors[name] = full.cpu() if self._is_spread else full
+        return merged_weights(self.model, tensors) if is_kept else {}
+
+    @property
+    def _is_spread(self) -> bool:
+        return self.num_sharding_ranks * self.num_replica_ranks > 1
 
 
 def _inputs(batch: PackedBatch, group: ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,6 +21,8 @@ _CHECKPOINT = re.compile(r"step_([0-9]{6,})")
 _SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password)$", re.IGNORECASE)
 _HIDDEN = "<hidden>"
 _SHARED = "ARISE_RUN_FOLDER"
+# Set by torchrun: how often it has started all processes again.
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,22 +111,34 @@ def complete_checkpoints(run: Path) -> list[Path]:
     return sorted(found, key=checkpoint_step)
 
 
+def newest_checkpoint(run: Path) -> str:
+    """A sentence on where a run that has ended can go on."""
+    checkpoints = complete_checkpoints(run)
+    if not checkpoints:
+        return "There is no checkpoint yet"
+    return f"The newest checkpoint is {checkpoints[-1]}; go on with ckpt_path=last"
+
+
 def find_checkpoint(cfg: DictConfig) -> Path | None:
     """The checkpoint that `ckpt_path` names; `None` if a fresh run is asked for.
 
-    `last` is the newest checkpoint of the newest run of this experiment that has one.
+    `last` is the newest checkpoint of the newest run of this experiment that has one. A run that
+    torchrun starts again after a process died goes on like that by itself, if there is one.
 
     Raises:
         ConfigError: `ckpt_path=last` and no run of this experiment has a checkpoint, or the folder
             has not the name of a checkpoint.
     """
+    parent = Path(cfg.paths.output_dir) / cfg.experiment_name
     if cfg.ckpt_path is None:
-        return None
+        is_again = int(os.environ.get(_RESTARTS, "0")) > 0
+        has_some = any(complete_checkpoints(run) for run in parent.glob("*"))
+        return _newest_checkpoint(parent) if is_again and has_some else None
     if cfg.ckpt_path == "last":
         shared = _folder_of_first_process()
         if shared is not None:
             return complete_checkpoints(shared)[-1]
-        return _newest_checkpoint(Path(cfg.paths.output_dir) / cfg.experiment_name)
+        return _newest_checkpoint(parent)
     checkpoint = Path(cfg.ckpt_path).resolve()
     checkpoint_step(checkpoint)
     return checkpoint

@@ -71,6 +71,7 @@ def engine_of(*servers: StubServer, **changes: Any) -> VLLMEngine:
         "max_context_tokens": CONTEXT,
         "log_path": Path("unused.log"),
         "urls": [server.url for server in servers],
+        "num_servers": None,
         "dtype": "float32",
         "sync": "disk",
         "sync_dir": None,
@@ -81,6 +82,9 @@ def engine_of(*servers: StubServer, **changes: Any) -> VLLMEngine:
         "start_timeout_s": 30.0,
         "request_timeout_s": 30.0,
         "health_interval_s": 0.1,
+        "dead_after_s": 60.0,
+        "max_outage_s": 0.3,
+        "max_restarts": 2,
         "api_key_env": None,
     }
     return VLLMEngine(**{**options, **changes})
@@ -149,6 +153,77 @@ def test_a_server_that_cannot_play_the_policy_is_named_at_start(
     assert server.url in str(error.value)
 
 
+def test_all_servers_that_cannot_be_used_are_in_one_error(stub: Callable[..., StubServer]) -> None:
+    short, good, other = stub(max_model_len=32), stub(), stub(dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"^engine\.urls: 2 of 3 cannot be used:") as error:
+        run(engine_of(short, good, other), lambda: asyncio.sleep(0))
+    lines = str(error.value).splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [short.url, other.url]
+    assert "context of 32 tokens" in lines[0]
+    assert "holds bfloat16" in lines[1]
+
+
+def test_fewer_servers_than_asked_for_are_refused(stub: Callable[..., StubServer]) -> None:
+    with pytest.raises(ConfigError, match=r"num_servers = 2, but engine\.urls names 1: http"):
+        engine_of(stub(), num_servers=2)
+
+
+def test_a_server_that_hangs_is_noticed_and_its_episodes_move_on(
+    stub: Callable[..., StubServer],
+) -> None:
+    """Long before a request's own time limit, which is 30 s here."""
+    first, second = stub(delay_s=60.0), stub()
+    engine = engine_of(first, second, dead_after_s=0.5)
+
+    async def work() -> None:
+        await engine.load_weights(weights(1), version=7)
+        asked = asyncio.create_task(engine.generate([request(r) for r in range(4)]))
+        await until(lambda: first.calls.count("generate") == 2)
+        assert first.state is not None
+        first.state.faults.add("silent")
+        async with asyncio.timeout(10):
+            assert all(isinstance(answer, Completion) for answer in await asked)
+        assert engine.urls == [second.url]
+        first.state.faults.discard("silent")
+        await until(lambda: first.url in engine.urls)
+
+    run(engine, work)
+
+
+def test_a_cancelled_request_is_cancelled(stub: Callable[..., StubServer]) -> None:
+    server = stub(delay_s=60.0)
+    engine = engine_of(server)
+
+    async def work() -> None:
+        asked = asyncio.create_task(engine.generate([request(0)]))
+        await until(lambda: server.calls.count("generate") == 1)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert engine.urls == [server.url]
+
+    run(engine, work)
+
+
+def test_requests_wait_for_a_server_to_come_back(stub: Callable[..., StubServer]) -> None:
+    server = stub()
+    engine = engine_of(server, max_outage_s=30.0)
+
+    async def work() -> Completion:
+        await engine.load_weights(weights(1), version=4)
+        await asyncio.to_thread(server.kill)
+        asked = asyncio.create_task(engine.generate([request(0)]))
+        await until(lambda: not engine.urls)
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        engine.require_alive()
+        await asyncio.to_thread(server.start)
+        (answer,) = await asked
+        return answer
+
+    assert run(engine, work).policy_versions == (4, 4)
+
+
 def test_nothing_behind_an_address_is_one_clear_error() -> None:
     engine = engine_of(urls=["http://127.0.0.1:9"])
     with pytest.raises(ConfigError, match=r"engine\.urls: no vLLM server answers"):
@@ -212,7 +287,10 @@ def test_without_any_server_a_request_fails_and_says_why(stub: Callable[..., Stu
 
     async def work() -> list[Any]:
         await asyncio.to_thread(server.kill)
-        return await engine.generate([request(0), request(1)])
+        answers = await engine.generate([request(0), request(1)])
+        with pytest.raises(InferenceError, match=r"none came back in time \(engine\.max_outage_s"):
+            engine.require_alive()
+        return answers
 
     answers = run(engine, work)
     assert all(isinstance(answer, InferenceError) for answer in answers)

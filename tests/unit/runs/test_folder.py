@@ -82,6 +82,20 @@ def test_last_goes_on_in_the_newest_run_that_has_a_checkpoint(tmp_path: Path) ->
     assert list(newest.iterdir()) == []
 
 
+def test_a_run_that_its_launcher_starts_again_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torchrun does after a process died; the command is the one that began the run."""
+    run = tmp_path / "exp" / "2025-01-01_10-00-00"
+    run.mkdir(parents=True)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert find_checkpoint(make_config(tmp_path)) is None
+    checkpoint = add_checkpoint(run, "step_000004")
+    assert find_checkpoint(make_config(tmp_path)) == checkpoint.resolve()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert find_checkpoint(make_config(tmp_path)) is None
+
+
 def test_last_without_any_checkpoint_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ckpt_path=last") as caught:
         find_checkpoint(make_config(tmp_path, "last"))

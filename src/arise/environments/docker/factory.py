@@ -95,6 +95,7 @@ class DockerFactory:
         self._hosts = DockerHosts(hosts, timeout_s=call_timeout_s)
         self._disk_check_interval_s = disk_check_interval_s
         self._num_created = 0
+        self.found: list[tuple[str, str]] = []
         self._is_registered = False
         self._watching: asyncio.Task[None] | None = None
         self._owner_pid = os.getpid()
@@ -128,6 +129,10 @@ class DockerFactory:
                 remove_dead_runs(host.api)
             except Exception as error:  # the SDK lets errors of every layer below it through
                 raise ConfigError(f"environment=docker: {host} does not work: {error}") from error
+            if not self._is_registered:
+                memory_gb = system.get("MemTotal", 0) / 1e9
+                facts = f"{system.get('NCPU')} CPUs, {memory_gb:.0f} GB"
+                self.found.append((str(host), f"Docker {system.get('ServerVersion')}, {facts}"))
             if system.get("OSType") != "linux":
                 raise ConfigError(
                     f"environment=docker: {host} runs {system.get('OSType')} containers; "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ from typing import Any, TypeVar
 
 from arise.environments.docker.tunnel import SshTunnel
 from arise.errors import ConfigError, SandboxError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -28,6 +32,7 @@ class DockerHost:
         url: Its address; empty for the one that the environment's variables name.
         api: The SDK's low-level client.
         num_containers: Episodes that it runs now.
+        down_since: When it gave no answer, by the monotonic clock; `None` if it did last time.
         has_disk_quota: Whether it can limit a container's disk; `None` until tried.
         images: Image id by content tag or name, of the images that are known to be there.
         failures: Why an image cannot be had, by the same key.
@@ -38,6 +43,7 @@ class DockerHost:
     url: str
     api: Any
     num_containers: int = 0
+    down_since: float | None = None
     has_disk_quota: bool | None = None
     images: dict[str, str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -54,12 +60,13 @@ class DockerHosts:
     Args:
         urls: Addresses (unix, tcp or ssh); empty takes DOCKER_HOST or the local socket.
         timeout_s: Limit on one call, in seconds.
+        retry_s: How long a host that gave no answer gets no container, in seconds.
 
     Raises:
         ConfigError: An address has no known scheme.
     """
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float) -> None:
+    def __init__(self, urls: Sequence[str], *, timeout_s: float, retry_s: float = 30.0) -> None:
         for url in urls:
             if not url.startswith(_SCHEMES):
                 raise ConfigError(
@@ -67,6 +74,7 @@ class DockerHosts:
                 )
         self._urls = tuple(urls) or ("",)
         self._timeout_s = timeout_s
+        self._retry_s = retry_s
         self._hosts: list[DockerHost] = []
         self._pool: ThreadPoolExecutor | None = None
         self._tunnels: list[SshTunnel] = []
@@ -75,10 +83,18 @@ class DockerHosts:
         """Connect to every host that is not connected yet, and ask it for an answer.
 
         Raises:
-            ConfigError: The SDK is missing, or a host does not answer.
+            ConfigError: The SDK is missing, or hosts do not answer; all of them are named.
         """
         if not self._hosts:
-            self._hosts = [DockerHost(url, self._client(url)) for url in self._urls]
+            hosts, problems = [], []
+            for url in self._urls:
+                try:
+                    hosts.append(DockerHost(url, self._client(url)))
+                except ConfigError as error:
+                    problems.append(str(error))
+            if problems:
+                raise ConfigError("\n".join(problems))
+            self._hosts = hosts
             self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="arise-docker")
         return self._hosts
 
@@ -113,15 +129,34 @@ class DockerHosts:
     def place(self) -> Iterator[DockerHost]:
         """The host for one more container, which it holds until the block ends.
 
+        One that gave no answer is left alone for a while, because a dead host, whose episodes fail
+        at once, is always the one with the fewest. Then an episode tries it.
+
         Raises:
             ConfigError: A host does not answer.
         """
-        host = min(self.connect(), key=lambda host: host.num_containers)
+        hosts = self.connect()
+        usable = [host for host in hosts if self._is_usable(host)]
+        host = min(usable or hosts, key=lambda host: host.num_containers)
         host.num_containers += 1
         try:
             yield host
         finally:
             host.num_containers -= 1
+
+    def _is_usable(self, host: DockerHost) -> bool:
+        return host.down_since is None or time.monotonic() - host.down_since > self._retry_s
+
+    def _note(self, host: DockerHost, error: Exception | None) -> None:
+        """Remember whether a host answers."""
+        if error is None or not _is_silence(error):
+            if host.down_since is not None:
+                log.warning("the Docker host %s answers again", host)
+            host.down_since = None
+            return
+        if host.down_since is None:
+            log.warning("the Docker host %s gives no answer: %s", host, _reason(error))
+        host.down_since = time.monotonic()
 
     async def call(self, host: DockerHost, function: Callable[..., T], *args: Any, **kw: Any) -> T:
         """Run a blocking call of the SDK in a thread.
@@ -135,13 +170,16 @@ class DockerHosts:
         work = functools.partial(function, *args, **kw)
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)
         try:
-            return await asyncio.shield(future)
+            result = await asyncio.shield(future)
+            self._note(host, None)
+            return result
         except asyncio.CancelledError:
             await asyncio.wait([future], timeout=_SETTLE_S)
             raise
         except SandboxError:
             raise
         except Exception as error:
+            self._note(host, error)
             raise as_sandbox_error(host, error) from error
 
     def close(self) -> None:
@@ -160,6 +198,17 @@ class DockerHosts:
 def as_sandbox_error(host: DockerHost, error: Exception) -> SandboxError:
     """What Docker said, as the error of the sandbox boundary."""
     return SandboxError(f"Docker ({host}): {_reason(error)}")
+
+
+def _is_silence(error: BaseException | None) -> bool:
+    """Whether no answer came, as against one that refuses."""
+    from requests.exceptions import ConnectionError, Timeout
+
+    while error is not None:
+        if isinstance(error, ConnectionError | Timeout):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def is_missing(error: BaseException | None) -> bool:

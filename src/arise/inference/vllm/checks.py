@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from arise.inference.vllm.client import MissingEndpoint, ServerClient, ServerGon
 from arise.inference.vllm.wire import PATH
 from arise.inference.vllm.worker import EXTENSION
 
+_KEY = "engine.urls: "
 _HOW = (
     "start it with VLLM_SERVER_DEV_MODE=1 and --worker-extension-cls "
     f"{EXTENSION} (see docs/engines.md)"
@@ -38,6 +40,24 @@ class Wanted:
     max_context_tokens: int
     transfer: str | None
     sync_dir: Path | None
+
+
+async def check_servers(clients: Sequence[ServerClient], wanted: Wanted) -> None:
+    """Check all servers of a run at the same time.
+
+    Raises:
+        ConfigError: Says of each one that cannot be used why.
+    """
+    results = await asyncio.gather(
+        *(check_server(client, wanted) for client in clients), return_exceptions=True
+    )
+    problems = [result for result in results if isinstance(result, BaseException)]
+    for problem in problems:
+        if len(problems) == 1 or not isinstance(problem, ConfigError):
+            raise problem
+    if problems:
+        reasons = "".join(f"\n  {str(problem).removeprefix(_KEY)}" for problem in problems)
+        raise ConfigError(f"{_KEY}{len(problems)} of {len(clients)} cannot be used:{reasons}")
 
 
 async def check_server(client: ServerClient, wanted: Wanted) -> None:
@@ -67,6 +87,10 @@ async def check_server(client: ServerClient, wanted: Wanted) -> None:
         for problem in _problems(worker, wanted):
             raise ConfigError(f"engine.urls: {client.url} {problem}")
     client.world_size = int(described[0]["world_size"])
+    client.facts = (
+        f"{wanted.config.get('model_type')}, {described[0]['dtype']}, "
+        f"{described[0]['max_model_len']} tokens, workers: {client.world_size}"
+    )
     if wanted.sync_dir is not None:
         seen = await client.rpc("arise_sees", str(wanted.sync_dir))
         if not all(worker["sees"] for worker in seen):
@@ -74,6 +98,8 @@ async def check_server(client: ServerClient, wanted: Wanted) -> None:
                 f"engine.sync_dir: {client.url} does not see {wanted.sync_dir}; with servers on "
                 "other machines it must be a folder that all of them share"
             )
+    # Tokens of weights that this run did not give it are stamped as such.
+    await client.post("/update_weight_version", {"new_version": "-1"})
 
 
 def _problems(worker: Mapping[str, Any], wanted: Wanted) -> list[str]:

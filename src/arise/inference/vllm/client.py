@@ -37,6 +37,7 @@ class ServerClient:
         url: Where it is, without a slash at the end.
         model: The name under which it knows its model; set by the start-up checks.
         world_size: How many processes hold its weights.
+        facts: What it plays, for people; set by the start-up checks.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ServerClient:
         self.url = url.rstrip("/")
         self.model = ""
         self.world_size = 1
+        self.facts = ""
         self._http = http
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

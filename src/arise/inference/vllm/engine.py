@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import aiohttp
 import torch
 from transformers import PreTrainedModel
 
-from arise.errors import ConfigError, InferenceError
+from arise.errors import AriseError, ConfigError, InferenceError
 from arise.inference.base import (
     Completion,
     Engine,
@@ -21,14 +22,16 @@ from arise.inference.base import (
     prompt_problem,
 )
 from arise.inference.slot_support import check_model
-from arise.inference.vllm.checks import Wanted, check_server
+from arise.inference.vllm.checks import Wanted, check_server, check_servers
 from arise.inference.vllm.client import ServerClient
-from arise.inference.vllm.pool import ServerPool
+from arise.inference.vllm.pool import Patience, ServerLostError, ServerPool
 from arise.inference.vllm.server import ServerOptions, VLLMServer
 from arise.inference.vllm.sync import WeightSync, make_sync
 from arise.inference.vllm.updates import WeightUpdates
 from arise.inference.vllm.wire import check_sampling, to_body, to_completion
 from arise.inference.vllm.worker import CONFIG_KEYS, plain
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SYNCS = ("auto", "disk", "nccl", "ipc")
@@ -46,6 +49,7 @@ class VLLMEngine(Engine):
         max_context_tokens: Prompt and answer together never exceed it.
         log_path: Log of a server of our own.
         urls: Running servers; a trajectory stays on one of them.
+        num_servers: How many of them there must be; `None` is as many as are named.
         dtype: `"float32"`, `"bfloat16"` or `"float16"`: of the servers' weights and cache.
         sync: How weights get there: see `make_sync`.
         sync_dir: Folder for `disk`; servers on other machines must share it.
@@ -55,7 +59,10 @@ class VLLMEngine(Engine):
         args: Further arguments of vLLM's command line for it.
         start_timeout_s: Limit on its start, in seconds.
         request_timeout_s: Limit on one call, in seconds.
-        health_interval_s: How often dead servers are looked for, in seconds.
+        health_interval_s: How often every server is looked at, in seconds.
+        dead_after_s: A server that gives no answer for so long is dead, in seconds.
+        max_outage_s: How long requests wait while there is no server, in seconds.
+        max_restarts: How often a server of our own that died is started again.
         api_key_env: Environment variable with the servers' key; `None` sends none.
 
     Raises:
@@ -71,6 +78,7 @@ class VLLMEngine(Engine):
         max_context_tokens: int,
         log_path: Path,
         urls: Sequence[str],
+        num_servers: int | None,
         dtype: str,
         sync: str,
         sync_dir: str | None,
@@ -81,19 +89,12 @@ class VLLMEngine(Engine):
         start_timeout_s: float,
         request_timeout_s: float,
         health_interval_s: float,
+        dead_after_s: float,
+        max_outage_s: float,
+        max_restarts: int,
         api_key_env: str | None,
     ) -> None:
-        if dtype not in _DTYPES:
-            raise ConfigError(f"engine.dtype must be one of {sorted(_DTYPES)}, got {dtype!r}")
-        if sync not in _SYNCS:
-            raise ConfigError(f"engine.sync must be one of {', '.join(_SYNCS)}, got {sync!r}")
-        if max_context_tokens < 1:
-            raise ConfigError(f"engine.max_context_tokens must be >= 1, got {max_context_tokens}")
-        if sync == "ipc" and urls:
-            raise ConfigError(
-                "engine.sync = ipc shares one device with a server of our own; with engine.urls "
-                "use nccl or disk"
-            )
+        _refuse(dtype, sync, max_context_tokens, urls, num_servers)
         self.max_context_tokens = max_context_tokens
         self._build = model
         self._log_path = log_path
@@ -108,7 +109,12 @@ class VLLMEngine(Engine):
             "start_timeout_s": start_timeout_s,
         }
         self._request_timeout_s = request_timeout_s
-        self._health_interval_s = health_interval_s
+        self._patience = Patience(
+            health_interval_s=health_interval_s,
+            dead_after_s=dead_after_s,
+            max_outage_s=max_outage_s,
+        )
+        self._max_restarts, self._num_restarts = max_restarts, 0
         self._api_key = os.environ.get(api_key_env) if api_key_env else None
         self._vocabulary = 0
         self._http: aiohttp.ClientSession | None = None
@@ -126,6 +132,20 @@ class VLLMEngine(Engine):
     def urls(self) -> list[str]:
         """The servers in use; empty before `start`."""
         return [client.url for client in self._pool.alive] if self._pool else []
+
+    @property
+    def found(self) -> list[tuple[str, str]]:
+        """Address and facts of every server in use, for people."""
+        return [(client.url, client.facts) for client in (self._pool.alive if self._pool else ())]
+
+    def require_alive(self) -> None:
+        """Make sure that requests can be answered, now or soon.
+
+        Raises:
+            InferenceError: The last server was lost for good, or for longer than is waited.
+        """
+        if self._pool is not None:
+            self._pool.require_alive()
 
     async def start(self) -> None:
         """Start or find the servers and check that they can play the policy; safe to repeat.
@@ -165,20 +185,22 @@ class VLLMEngine(Engine):
         )
         urls = self._urls or [await self._start_server(config, transfer)]
         clients = [self._client(url) for url in urls]
-
-        async def check(client: ServerClient) -> None:
-            await check_server(client, wanted)
-            # Tokens of weights that this run did not give it are stamped as such.
-            await client.post("/update_weight_version", {"new_version": "-1"})
-
-        await asyncio.gather(*map(check, clients))
+        await check_servers(clients, wanted)
 
         async def welcome(client: ServerClient) -> None:
-            await check(client)
+            await check_server(client, wanted)
             assert self._updates is not None
             await self._updates.welcome(client)
 
-        self._pool = ServerPool(clients, health_interval_s=self._health_interval_s, welcome=welcome)
+        async def revive(client: ServerClient) -> None:
+            await self._restart(config)
+
+        self._pool = ServerPool(
+            clients,
+            patience=self._patience,
+            welcome=welcome,
+            revive=None if self._urls else revive,
+        )
         self._updates = WeightUpdates(self._pool, self._sync, self.dtype)
         self._pool.start()
 
@@ -191,9 +213,36 @@ class VLLMEngine(Engine):
             **self._server_options,
         )
         self._server = VLLMServer(options, log_path=self._log_path)
-        return await self._server.start(
-            config, lambda url: self._client(url).is_healthy(timeout_s=self._health_interval_s)
-        )
+        return await self._server.start(config, self._is_up)
+
+    async def _is_up(self, url: str) -> bool:
+        return await self._client(url).is_healthy(timeout_s=self._patience.dead_after_s)
+
+    async def _restart(self, config: Any) -> None:
+        """Bring a server of our own that died up again, if it is worth while.
+
+        Raises:
+            ServerLostError: It died too often, or could not be given the weights that it lost.
+        """
+        assert self._server is not None
+        assert self._sync is not None
+        died = f"the vLLM server of this run died {self._num_restarts + 1} times"
+        if not self._sync.can_repeat:
+            raise ServerLostError(
+                f"the vLLM server of this run died, and engine.sync = {self._sync.backend} gives "
+                f"weights only once; go on with ckpt_path=last. {self._server.explain()}"
+            )
+        if self._num_restarts >= self._max_restarts:
+            raise ServerLostError(
+                f"{died} (engine.max_restarts = {self._max_restarts}). {self._server.explain()}"
+            )
+        self._num_restarts += 1
+        logger.warning("starting the vLLM server again, for the %d. time", self._num_restarts)
+        await self._server.stop()
+        try:
+            await self._server.start(config, self._is_up)
+        except AriseError as error:
+            raise ServerLostError(f"{died} and does not start again: {error}") from error
 
     def _client(self, url: str) -> ServerClient:
         assert self._http is not None
@@ -269,3 +318,26 @@ class VLLMEngine(Engine):
             await server.stop()
         if http is not None:
             await http.close()
+
+
+def _refuse(
+    dtype: str, sync: str, max_context_tokens: int, urls: Sequence[str], num_servers: int | None
+) -> None:
+    """Settings that cannot be."""
+    if dtype not in _DTYPES:
+        raise ConfigError(f"engine.dtype must be one of {sorted(_DTYPES)}, got {dtype!r}")
+    if sync not in _SYNCS:
+        raise ConfigError(f"engine.sync must be one of {', '.join(_SYNCS)}, got {sync!r}")
+    if max_context_tokens < 1:
+        raise ConfigError(f"engine.max_context_tokens must be >= 1, got {max_context_tokens}")
+    if sync == "ipc" and urls:
+        raise ConfigError(
+            "engine.sync = ipc shares one device with a server of our own; with engine.urls "
+            "use nccl or disk"
+        )
+    # Without addresses one is started.
+    if num_servers is not None and len(urls or [""]) < num_servers:
+        raise ConfigError(
+            f"engine.num_servers = {num_servers}, but engine.urls names {len(urls)}: "
+            f"{', '.join(urls) or 'none'}"
+        )

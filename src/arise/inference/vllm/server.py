@@ -69,6 +69,10 @@ class ServerOptions:
         ]
         if self.kv_cache_gib is not None:
             command += ["--kv-cache-memory-bytes", str(int(self.kv_cache_gib * (1 << 30)))]
+            if torch.cuda.is_available():
+                # Else it refuses a device on which most of the memory is not free, such as the
+                # trainer's. With the size of its cache given, this says nothing but that.
+                command += ["--gpu-memory-utilization", "0.01"]
         if self.enforce_eager:
             command.append("--enforce-eager")
         if not torch.cuda.is_available():
@@ -123,6 +127,7 @@ class VLLMServer:
         self._log_path = log_path
         self._guard: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
+        self._port = 0
         self.url = ""
 
     async def start(self, config: Any, is_healthy: Callable[[str], Awaitable[bool]]) -> str:
@@ -139,13 +144,14 @@ class VLLMServer:
             ConfigError: vLLM refused to start; the message has the end of its log.
             InferenceError: It was not up in time.
         """
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        # A server that is started again is found where it was.
+        self._port = self._port or free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
         self._folder = Path(tempfile.mkdtemp(prefix="arise-vllm-"))
         config.save_pretrained(self._folder)
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         with self._log_path.open("ab") as log:
-            self._guard = self._launch(self._options.command(self._folder, port), log)
+            self._guard = self._launch(self._options.command(self._folder, self._port), log)
         started = told = time.monotonic()
         while not await is_healthy(self.url):
             elapsed = time.monotonic() - started

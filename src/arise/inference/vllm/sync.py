@@ -21,6 +21,7 @@ from torch import Tensor
 
 from arise.errors import ConfigError, WeightSyncError
 from arise.inference.vllm.client import ServerClient
+from arise.inference.weights import as_held
 
 _PREFIX = "arise-weights-"
 _MEMORY = Path("/dev/shm")
@@ -43,8 +44,19 @@ class WeightSync(Protocol):
     can_repeat: bool
     releases_memory: bool
 
-    async def send(self, servers: Sequence[ServerClient], tensors: Mapping[str, Tensor]) -> None:
+    async def send(
+        self,
+        servers: Sequence[ServerClient],
+        tensors: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+    ) -> None:
         """Make the tensors available to all servers, or bring them there at once.
+
+        Args:
+            servers: All that are to have them.
+            tensors: By name, as the trainer holds them.
+            dtype: Type that floating ones are sent in.
 
         Raises:
             WeightSyncError: There is no room, or the transfer failed.
@@ -84,24 +96,30 @@ class DiskSync(WeightSync):
         # Servers may run as another user.
         self.folder.chmod(0o755)
 
-    async def send(self, servers: Sequence[ServerClient], tensors: Mapping[str, Tensor]) -> None:
+    async def send(
+        self,
+        servers: Sequence[ServerClient],
+        tensors: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+    ) -> None:
         """Write the files."""
-        await asyncio.to_thread(self._write, tensors)
+        await asyncio.to_thread(self._write, tensors, dtype)
 
     async def receive(self, server: ServerClient) -> int:
         """Have one server read the files."""
         results = await server.rpc("arise_load", str(self.folder))
         return min(int(result["num_tensors"]) for result in results)
 
-    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+    def _write(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         from safetensors.torch import save_file
 
-        self._require_room(sum(t.numel() * t.element_size() for t in tensors.values()))
+        self._require_room(sum(_num_bytes(t, dtype) for t in tensors.values()))
         for old in self.folder.glob("*.safetensors"):
             old.unlink()
-        for number, shard in enumerate(_shards(tensors)):
+        for number, shard in enumerate(_shards(tensors, dtype)):
             file = self.folder / f"model-{number:05d}.safetensors"
-            save_file({name: t.cpu().contiguous() for name, t in shard.items()}, file)
+            save_file({n: as_held(t, dtype).cpu().contiguous() for n, t in shard.items()}, file)
             file.chmod(0o644)
 
     def _require_room(self, needed: int) -> None:
@@ -119,12 +137,18 @@ class DiskSync(WeightSync):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _shards(tensors: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def _num_bytes(tensor: Tensor, dtype: torch.dtype) -> int:
+    """Of a tensor as it is sent."""
+    held = dtype if tensor.is_floating_point() else tensor.dtype
+    return tensor.numel() * held.itemsize
+
+
+def _shards(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[dict[str, Tensor]]:
     """Groups of a few gigabytes, so that a copy to the CPU stays small."""
     shard: dict[str, Tensor] = {}
     size = 0
     for name, tensor in tensors.items():
-        num_bytes = tensor.numel() * tensor.element_size()
+        num_bytes = _num_bytes(tensor, dtype)
         if shard and size + num_bytes > _SHARD_BYTES:
             yield shard
             shard, size = {}, 0

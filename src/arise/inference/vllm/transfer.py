@@ -6,6 +6,7 @@ Nothing is transferred by code of this project; it names the tensors and the par
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from torch import Tensor
 from arise.errors import WeightSyncError
 from arise.inference.vllm.client import ServerClient
 from arise.inference.vllm.sync import WeightSync
+from arise.inference.weights import as_held
 
 
 class TransferSync(WeightSync):
@@ -39,7 +41,13 @@ class TransferSync(WeightSync):
         self._urls: list[str] = []
         self._count = 0
 
-    async def send(self, servers: Sequence[ServerClient], tensors: Mapping[str, Tensor]) -> None:
+    async def send(
+        self,
+        servers: Sequence[ServerClient],
+        tensors: Mapping[str, Tensor],
+        *,
+        dtype: torch.dtype,
+    ) -> None:
         """Send everything; the first time, find each other first."""
         urls = [server.url for server in servers]
         if self._engine is not None and urls != self._urls:
@@ -50,7 +58,7 @@ class TransferSync(WeightSync):
             )
         sizes = [server.world_size for server in servers]
         try:
-            await asyncio.to_thread(self._send, urls, sizes, tensors)
+            await asyncio.to_thread(self._send, urls, sizes, tensors, dtype)
         except Exception as error:  # vLLM's clients and engines raise what they like
             raise WeightSyncError(f"{self.backend} weight transfer failed: {error!r}") from error
         self._count = len(tensors)
@@ -59,17 +67,23 @@ class TransferSync(WeightSync):
         """It has: vLLM's engines check names, types and shapes of what they send."""
         return self._count
 
-    def _send(self, urls: list[str], sizes: list[int], tensors: Mapping[str, Tensor]) -> None:
-        # Tensors that lie on the CPU (offloaded, or merged adapters) go over the device.
-        on_device = {name: tensor.cuda().contiguous() for name, tensor in tensors.items()}
-        if self._engine is None:
-            self._source = make_source(on_device)
-            self._engine = self._open(urls, sizes)
-            self._urls = urls
-        self._source.tensors = on_device
-        self._engine.send_weights()
-        torch.cuda.synchronize()
-        self._source.tensors = {}
+    def _send(
+        self,
+        urls: list[str],
+        sizes: list[int],
+        tensors: Mapping[str, Tensor],
+        dtype: torch.dtype,
+    ) -> None:
+        # A thread begins on the first device, whichever the trainer's is.
+        with torch.cuda.device(_used_device()):
+            if self._engine is None:
+                self._source = make_source(tensors, dtype=dtype, device="cuda")
+                self._engine = self._open(urls, sizes)
+                self._urls = urls
+            self._source.tensors = tensors
+            self._engine.send_weights()
+            torch.cuda.synchronize()
+            self._source.tensors = {}
 
     def _open(self, urls: list[str], sizes: list[int]) -> Any:
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
@@ -78,7 +92,9 @@ class TransferSync(WeightSync):
 
         info: Any
         if self.backend == "ipc":
-            info = IPCTrainerInitInfo(rank=0, packed=True)
+            info = IPCTrainerInitInfo(
+                rank=0, packed=True, packed_buffer_size_bytes=buffer_bytes(self._source.metadata())
+            )
         else:
             address, port = _meeting_point(urls)
             info = NCCLTrainerInitInfo(
@@ -135,8 +151,28 @@ class FanOutClient:
             list(threads.map(call, range(len(self._clients))))
 
 
-def make_source(tensors: Mapping[str, Tensor]) -> Any:
-    """vLLM's view of a set of full tensors, which are exchanged before each push."""
+def buffer_bytes(metadata: Sequence[Any]) -> int:
+    """Size of the buffer that tensors go through: vLLM's own, or that of the largest tensor.
+
+    vLLM refuses a tensor that does not fit, such as the embedding of a large model.
+    """
+    from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
+
+    sizes = (math.prod(one.shape) * one.dtype.itemsize for one in metadata)
+    return max(DEFAULT_PACKED_BUFFER_SIZE_BYTES, *sizes)
+
+
+def _used_device() -> int:
+    """The CUDA device on which this process has its tensors."""
+    return max(range(torch.cuda.device_count()), key=torch.cuda.memory_allocated)
+
+
+def make_source(tensors: Mapping[str, Tensor], *, dtype: torch.dtype, device: str) -> Any:
+    """vLLM's view of a set of full tensors, which are exchanged before each push.
+
+    Each is cast and brought to the device when its turn comes, so that a large model's, which wait
+    in the host's memory, never are there all at once.
+    """
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class TensorSource(WeightSource):
@@ -146,10 +182,14 @@ def make_source(tensors: Mapping[str, Tensor]) -> Any:
             self.tensors: Mapping[str, Tensor] = tensors
 
         def metadata(self) -> list[Any]:
-            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in self.tensors.items()]
+            return [
+                ParamMeta(name, dtype if t.is_floating_point() else t.dtype, tuple(t.shape))
+                for name, t in self.tensors.items()
+            ]
 
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-            yield from self.tensors.items()
+            for name, tensor in self.tensors.items():
+                yield name, as_held(tensor.to(device), dtype).contiguous()
 
     return TensorSource()
 

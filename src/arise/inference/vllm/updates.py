@@ -46,6 +46,7 @@ class WeightUpdates:
         self._spec: list[tuple[str, list[int], str]] = []
         self._partner: dict[str, str] = {}
         self._last: WeightReport | None = None
+        self._are_asleep = False
 
     async def push(self, weights: Mapping[str, Tensor], *, version: int) -> WeightReport:
         """Bring all servers to a version.
@@ -72,10 +73,10 @@ class WeightUpdates:
             return self._last
 
     async def _push(self, weights: Mapping[str, Tensor], version: int) -> WeightReport:
-        tensors = {canonical_name(name): self._cast(t) for name, t in weights.items()}
+        tensors = {canonical_name(name): t for name, t in weights.items()}
         if len(tensors) != len(weights):
             raise WeightSyncError("two tensors have one name once wrappers are stripped")
-        self._spec = [(n, list(t.shape), _name(t.dtype)) for n, t in tensors.items()]
+        self._spec = [(n, list(t.shape), self._type_of(t)) for n, t in tensors.items()]
         await self._each(lambda server: self._learn(server, tensors))
         sent = {name: t for name, t in tensors.items() if name not in self._partner}
         return _agreed(await self._update(version, lambda: self._bring(sent)))
@@ -103,21 +104,21 @@ class WeightUpdates:
 
     async def rest(self) -> None:
         """Let servers on the trainer's device sleep until the next push."""
-        if self._sync.releases_memory:
+        if self._sync.releases_memory and not self._are_asleep:
             await self._each(lambda server: server.post("/sleep", params={"level": "2"}))
+            self._are_asleep = True
 
-    def _cast(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
+    def _type_of(self, tensor: Tensor) -> str:
+        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
+        return str(dtype).removeprefix("torch.")
 
     async def _bring(self, tensors: Mapping[str, Tensor]) -> None:
-        if self._sync.releases_memory:
+        if self._are_asleep:
             await self._wake("weights")
-        await self._sync.send(self._pool.alive, tensors)
+        await self._sync.send(self._pool.alive, tensors, dtype=self._dtype)
         for url, count in (await self._each(self._sync.receive)).items():
             if count != len(tensors):
                 raise WeightSyncError(f"{len(tensors)} tensors were sent, {url} loaded {count}")
-        if self._sync.releases_memory:
-            await self._wake("kv_cache")
 
     async def _wake(self, tag: str) -> None:
         await self._each(lambda server: server.post("/wake_up", params={"tags": tag}))
@@ -128,7 +129,12 @@ class WeightUpdates:
         await self._each(lambda server: server.post("/pause", params={"mode": "keep"}))
         try:
             await bring()
-            return await self._each(lambda server: self._commit(server, version))
+            reports = await self._each(lambda server: self._commit(server, version))
+            if self._are_asleep:
+                # Last of all, because vLLM resumes by itself with it.
+                await self._wake("kv_cache")
+                self._are_asleep = False
+            return reports
         finally:
             await self._each(lambda server: server.post("/resume"))
 
@@ -241,10 +247,6 @@ def _twin(name: str, tensors: Mapping[str, Tensor], unused: set[str]) -> str:
         if is_candidate and torch.equal(candidate, tensor):
             return other
     return ""
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _shown(names: Sequence[str]) -> str:
