@@ -61,7 +61,10 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
     """
     validate(cfg)
     OmegaConf.resolve(cfg)
+    if cfg.dry_run:
+        from arise.dry_run import dry_run
 
+        return dry_run(cfg)
     resumed = find_run(cfg)
     try:
         if resumed is not None and is_finished(resumed, cfg.trainer.max_steps):

@@ -35,6 +35,7 @@ class Root:
     ckpt_path: str | None = MISSING
     resume: Resume = MISSING
     quiet: bool = MISSING
+    dry_run: bool = MISSING
     model: Any = MISSING
     algorithm: Any = MISSING
     rollout: Any = MISSING

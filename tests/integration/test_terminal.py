@@ -22,7 +22,7 @@ COLUMNS, ROWS = 110, 40
 
 
 def screens(tmp_path: Path, *overrides: str) -> tuple[int, str, list[list[str]]]:
-    """Exit code, everything written, and every different screen of `python train.py`, sampled as output comes."""
+    """Exit code, everything written, and every different screen of `python train.py`."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     inherited = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}

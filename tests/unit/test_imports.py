@@ -26,6 +26,7 @@ LEVELS = [
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
     {"validation", "assembly", "terminal", "planning"},
+    {"dry_run"},
     {"app", "cli", "evaluate", "study"},
     {"reference"},
 ]

@@ -35,6 +35,7 @@ FREE_KEYS = (
     "ckpt_path",
     "resume",
     "quiet",
+    "dry_run",
     "experiment_name",
     "paths",
     "logger",
