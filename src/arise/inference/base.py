@@ -124,6 +124,7 @@ class Engine(Protocol):
 
     def require_alive(self) -> None:
         """Raise `InferenceError` if requests will not be answered any more."""
+        return
 
     @property
     def found(self) -> list[tuple[str, str]]:
