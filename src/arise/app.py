@@ -23,6 +23,7 @@ from arise.assembly import (
     require_supported,
     sampling_of,
 )
+from arise.dry_run import dry_run
 from arise.errors import ConfigError
 from arise.rollout_sizes import max_episodes
 from arise.runs.folder import (
@@ -62,9 +63,8 @@ def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
     validate(cfg)
     OmegaConf.resolve(cfg)
     if cfg.dry_run:
-        from arise.dry_run import dry_run
-
-        return dry_run(cfg)
+        dry_run(cfg)
+        return
     resumed = find_run(cfg)
     try:
         if resumed is not None and is_finished(resumed, cfg.trainer.max_steps):

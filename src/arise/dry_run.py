@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
 from arise.assembly import build, load_tasks
-from arise.planning.plan import Plan, make_plan
-from arise.planning.report import print_plan
+
+if TYPE_CHECKING:
+    from arise.planning.plan import Plan
 
 
 def dry_run(cfg: DictConfig) -> None:
@@ -20,6 +21,8 @@ def dry_run(cfg: DictConfig) -> None:
     Raises:
         ConfigError: The tasks or the model's configuration cannot be read.
     """
+    from arise.planning.report import print_plan
+
     print_plan(plan_of(cfg))
 
 
@@ -32,6 +35,8 @@ def plan_of(cfg: DictConfig) -> Plan:
     Raises:
         ConfigError: The tasks or the model's configuration cannot be read.
     """
+    from arise.planning.plan import make_plan
+
     tasks = load_tasks(cfg.datamodule)
     loader = build(cfg.model.loader)
 
