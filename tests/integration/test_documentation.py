@@ -48,6 +48,8 @@ NOT_RUN = {
     ". .venv": "needs that environment",
     "python -m vllm.entrypoints": "starts a server; test_vllm_proof.py has one started this way",
     "python -m arise.tasks.shellworld.": "plays for minutes; the module is looked up",
+    "python -m arise.planning": "test_memory.py compares its table with the page",
+    "python tools/gpu_check": "test_gpu_check.py runs it",
     "export HEAD": "needs Slurm",
     "chmod": "test_extending.py does it",
     "python benchmarks/": "measures for minutes; script and options are looked up",
