@@ -16,7 +16,8 @@ from arise.aio import EventLoopThread
 from arise.environments import limits
 from arise.environments.dockerfile import NeedsDockerError, plan_environment
 from arise.environments.episode import BubblewrapEnvironment, SandboxHost
-from arise.environments.machine import Bubblewrap
+from arise.environments.machine import HOST_NAME, Bubblewrap
+from arise.environments.orphans import remove_orphans
 from arise.environments.staging import ArchiveCache
 from arise.environments.supervisor import drop_privileges
 from arise.errors import ConfigError, SandboxError
@@ -115,12 +116,13 @@ class BubblewrapFactory:
         return self._host
 
     def check(self) -> None:
-        """Start one sandbox and run a command in it.
+        """Start one sandbox and run a command in it; remove what killed trainers left.
 
         Raises:
             ConfigError: That does not work here; the message says what to do.
         """
         self._get_host()
+        remove_orphans(HOST_NAME)
         loop = EventLoopThread()
         try:
             loop.run(self._probe(), timeout_s=2 * self._start_timeout_s)
