@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from arise.agents.groups import Admission, StreamOptions
-from arise.agents.orchestrator import Orchestrator
-from arise.agents.rendering import ChatRenderer
-from arise.agents.shell import ShellAgent
 from arise.agents.stream import RolloutStream
 from arise.environments.base import Environment, EnvironmentFactory, ExecResult
 from arise.errors import InferenceError
 from arise.inference.base import Completion, Engine, GenerationRequest, SamplingParams
-from arise.modules.loading import RandomModel
 from arise.types import Review, SampledTask, Task, Trajectory
+from shell_agent import TOKENIZER, make_orchestrator
 
-TOKENIZER = RandomModel(
-    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
-).tokenizer()
 Session = tuple[int, int]
 
 
@@ -116,31 +110,6 @@ class InstantMachines(EnvironmentFactory):
 
     def create(self, task: Task, *, name: str) -> Environment:
         return InstantMachine(self)
-
-
-def make_orchestrator(
-    engine: Engine, machines: EnvironmentFactory, *, deterministic: bool = False
-) -> Orchestrator:
-    return Orchestrator(
-        engine=engine,
-        environments=machines,
-        harness=ShellAgent(
-            system_prompt="Act.",
-            action_format="raw",
-            submit="submit",
-            max_turns=6,
-            max_output_tokens=64,
-            command_timeout_s=10,
-            max_observation_chars=1000,
-            observation_role="user",
-        ),
-        renderer=ChatRenderer(TOKENIZER, observation_role="user"),
-        context_tokens=4000,
-        max_in_flight=None,
-        default_timeout_s=600,
-        deterministic=deterministic,
-        seed=7,
-    )
 
 
 def make_stream(

@@ -6,49 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from arise.agents.orchestrator import Orchestrator, RolloutPlan
-from arise.agents.rendering import ChatRenderer
-from arise.agents.shell import ShellAgent
+from arise.agents.orchestrator import RolloutPlan
 from arise.inference.base import SamplingParams
-from arise.inference.scripted import ScriptedEngine
-from arise.modules.loading import RandomModel
 from arise.types import RolloutFailure, Task, Trajectory
-
-TOKENIZER = RandomModel(
-    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
-).tokenizer()
+from shell_agent import make_orchestrator, scripted_engine
 
 
 def play(
     tasks: Sequence[Task], replies: Sequence[Sequence[str]], factory: Any
 ) -> list[Trajectory | RolloutFailure]:
     """One rollout of each task, in which the policy says the replies of the same index."""
-    engine = ScriptedEngine(
-        script={(index, 0): list(texts) for index, texts in enumerate(replies)},
-        encode=lambda text: TOKENIZER(text, add_special_tokens=False)["input_ids"],
-        end_token_id=TOKENIZER.eos_token_id,
-        max_context_tokens=4000,
-    )
-    orchestrator = Orchestrator(
-        engine=engine,
-        environments=factory,
-        harness=ShellAgent(
-            system_prompt="Act.",
-            action_format="raw",
-            submit="submit",
-            max_turns=6,
-            max_output_tokens=64,
-            command_timeout_s=10,
-            max_observation_chars=1000,
-            observation_role="user",
-        ),
-        renderer=ChatRenderer(TOKENIZER, observation_role="user"),
-        context_tokens=4000,
-        max_in_flight=None,
-        default_timeout_s=20,
-        deterministic=True,
-        seed=7,
-    )
+    script = {(index, 0): list(texts) for index, texts in enumerate(replies)}
+    orchestrator = make_orchestrator(scripted_engine(script), factory)
     plan = RolloutPlan(
         tasks=tasks,
         rollouts_per_task=1,

@@ -7,8 +7,8 @@ import pytest
 from arise.tasks.corpus import load_task
 from arise.types import FailureKind, RolloutFailure, Task, Trajectory
 from integration import playing
-from integration.playing import TOKENIZER
 from integration.sandboxes import REWARD, make_factory
+from shell_agent import TOKENIZER
 
 
 def write_task(folder: Path, *, strategy: str = "mean", setup: str = "touch ready") -> Task:

@@ -2,29 +2,23 @@ import asyncio
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from arise.agents.orchestrator import Orchestrator, RolloutPlan
-from arise.agents.rendering import ChatRenderer
-from arise.agents.shell import ShellAgent
+from arise.agents.orchestrator import RolloutPlan
 from arise.environments.bubblewrap import BubblewrapFactory
 from arise.errors import ConfigError, InferenceError, VerifierError
 from arise.inference.base import Completion, GenerationRequest, SamplingParams
 from arise.inference.scripted import ScriptedEngine
-from arise.modules.loading import RandomModel
 from arise.types import FailureKind, FinishReason, InjectedSkill, Task, Trajectory, TrajectoryGroup
 from folder_machines import FolderMachines
+from shell_agent import make_orchestrator, scripted_engine
 
 pytestmark = pytest.mark.anyio
 
-TOKENIZER = RandomModel(
-    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
-).tokenizer()
-RENDERER = ChatRenderer(TOKENIZER, observation_role="user")
 Session = tuple[int, int]
 
 
@@ -52,50 +46,6 @@ class BatchSensitiveEngine(ScriptedEngine):
             else answer
             for place, answer in enumerate(answers)
         ]
-
-
-Script = Callable[[Session], Sequence[str]] | Mapping[Session, Sequence[str]]
-
-
-def make_engine(
-    script: Script, engine_type: type[ScriptedEngine] = ScriptedEngine, **options: object
-) -> ScriptedEngine:
-    return engine_type(
-        script=script,
-        encode=lambda text: TOKENIZER(text, add_special_tokens=False)["input_ids"],
-        end_token_id=TOKENIZER.eos_token_id,
-        max_context_tokens=4000,
-        **options,  # type: ignore[arg-type]
-    )
-
-
-def make_orchestrator(
-    engine: ScriptedEngine,
-    machines: object,
-    *,
-    max_in_flight: int | None = None,
-    context_tokens: int = 4000,
-) -> Orchestrator:
-    return Orchestrator(
-        engine=engine,
-        environments=machines,  # type: ignore[arg-type]
-        harness=ShellAgent(
-            system_prompt="Act.",
-            action_format="raw",
-            submit="submit",
-            max_turns=6,
-            max_output_tokens=64,
-            command_timeout_s=10,
-            max_observation_chars=1000,
-            observation_role="user",
-        ),
-        renderer=RENDERER,
-        context_tokens=context_tokens,
-        max_in_flight=max_in_flight,
-        default_timeout_s=20,
-        deterministic=True,
-        seed=7,
-    )
 
 
 PASSES_IF_DONE = "if [ -f done ]; then echo 1; else echo 0; fi > reward.txt\n"
@@ -135,7 +85,7 @@ async def test_results_lie_in_slots_in_order(
         return [f"sleep {pause:.2f}", "touch done" if rollout else "true", "submit"]
 
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(script)
+    engine = scripted_engine(script)
     orchestrator = make_orchestrator(engine, machines)
     seen: list[tuple[int, int, float]] = []
 
@@ -167,7 +117,7 @@ async def test_infrastructure_failures_are_typed_and_leave_the_group_incomplete(
         (0, 3): ["bug"],
     }
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(scripts, failures=[((0, 2), 1)])
+    engine = scripted_engine(scripts, failures=[((0, 2), 1)])
     (group,) = await make_orchestrator(engine, machines).run(plan_of(make_task("t"), rollouts=4))
     assert [t.rollout for t in group.trajectories] == [0]
     assert [(f.rollout, f.kind) for f in group.failures] == [
@@ -186,7 +136,7 @@ async def test_V01_tests_without_a_reward_are_a_verifier_failure(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["submit"])
+    engine = scripted_engine(lambda session: ["submit"])
     tasks = [make_task("silent", "false\n"), make_task("good")]
     silent, good = await make_orchestrator(engine, machines).run(plan_of(*tasks))
     assert kinds_of(silent) == [FailureKind.VERIFIER] * 2
@@ -198,7 +148,7 @@ async def test_a_sandbox_that_cannot_be_made_concerns_its_task_only(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["submit"])
+    engine = scripted_engine(lambda session: ["submit"])
     bad = make_task("bad")
     bad = replace(bad, environment=replace(bad.environment, docker_image="absent"))
     first, second = await make_orchestrator(engine, machines).run(plan_of(bad, make_task("good")))
@@ -211,7 +161,7 @@ async def test_a_sandbox_that_cannot_be_removed_costs_no_trajectory(
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
     machines.fails_to_stop = True
-    engine = make_engine(lambda session: ["touch done", "submit"])
+    engine = scripted_engine(lambda session: ["touch done", "submit"])
     (group,) = await make_orchestrator(engine, machines).run(plan_of(make_task("t")))
     assert [t.task_reward for t in group.trajectories] == [1.0, 1.0]
     assert "was not removed" in caplog.text
@@ -221,7 +171,7 @@ async def test_a_timeout_finishes_the_episode_and_is_graded(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["touch done", "sleep 30", "submit"])
+    engine = scripted_engine(lambda session: ["touch done", "sleep 30", "submit"])
     task = make_task("slow", agent_timeout_s=0.5)
     started = time.perf_counter()
     (group,) = await make_orchestrator(engine, machines).run(plan_of(task))
@@ -239,7 +189,7 @@ async def test_H05_a_full_context_is_graded_too(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["touch done", "seq 300", "submit"])
+    engine = scripted_engine(lambda session: ["touch done", "seq 300", "submit"])
     orchestrator = make_orchestrator(engine, machines, context_tokens=300)
     (group,) = await orchestrator.run(plan_of(make_task("t")))
     assert [(t.finish_reason, t.task_reward) for t in group.trajectories] == [
@@ -262,7 +212,7 @@ async def test_lockstep_makes_trajectories_independent_of_latencies(
         machines = FolderMachines(
             tmp_path / f"machines{run}", latency=lambda chance=chance: chance.random() * 0.02
         )
-        engine = make_engine(script, BatchSensitiveEngine)
+        engine = scripted_engine(script, BatchSensitiveEngine)
         orchestrator = make_orchestrator(engine, machines, max_in_flight=4)
         results.append(await orchestrator.run(plan_of(*tasks, rollouts=3)))
         assert machines.most_at_once <= 4
@@ -274,7 +224,7 @@ async def test_max_in_flight_counts_sandboxes_that_are_being_graded(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["submit"])
+    engine = scripted_engine(lambda session: ["submit"])
     task = make_task("slow-tests", "sleep 0.1\n" + PASSES_IF_DONE)
     (group,) = await make_orchestrator(engine, machines, max_in_flight=2).run(
         plan_of(task, rollouts=6)
@@ -290,7 +240,7 @@ async def test_seeds_depend_on_version_task_and_rollout_only(
 
     async def seeds(*order: Task, version: int = 3) -> dict[tuple[str, int], int]:
         machines = FolderMachines(Path(tempfile.mkdtemp(dir=tmp_path)) / "machines")
-        engine = make_engine(lambda session: ["submit"])
+        engine = scripted_engine(lambda session: ["submit"])
         plan = replace(plan_of(*order), version=version)
         await make_orchestrator(engine, machines).run(plan)
         return {
@@ -312,7 +262,7 @@ async def test_cancelling_stops_every_sandbox(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["sleep 30", "submit"])
+    engine = scripted_engine(lambda session: ["sleep 30", "submit"])
     orchestrator = make_orchestrator(engine, machines, max_in_flight=max_in_flight)
     run = asyncio.create_task(orchestrator.run(plan_of(make_task("t"), rollouts=4)))
     async with asyncio.timeout(10):
@@ -332,7 +282,7 @@ async def test_an_impossible_configuration_ends_the_run(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["submit"])
+    engine = scripted_engine(lambda session: ["submit"])
     skills = (InjectedSkill(pair_id=1, revision=0, text="x" * 5000),)
     with pytest.raises(ConfigError, match=r"rollout\.context_tokens"):
         await make_orchestrator(engine, machines).run(plan_of(make_task("t"), skills=skills))
@@ -343,7 +293,7 @@ async def test_a_fault_in_what_follows_an_episode_is_raised_as_it_is(
     tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    engine = make_engine(lambda session: ["submit"])
+    engine = scripted_engine(lambda session: ["submit"])
 
     async def fail(index: int, trajectory: Trajectory) -> None:
         raise VerifierError("a bug in the review")
@@ -355,7 +305,7 @@ async def test_a_fault_in_what_follows_an_episode_is_raised_as_it_is(
 
 async def test_no_task_gives_no_group(tmp_path: Path) -> None:
     machines = FolderMachines(tmp_path / "machines")
-    assert await make_orchestrator(make_engine({}), machines).run(plan_of()) == []
+    assert await make_orchestrator(scripted_engine({}), machines).run(plan_of()) == []
 
 
 async def test_episodes_run_in_real_sandboxes(make_task: Callable[..., Task]) -> None:
@@ -368,7 +318,7 @@ async def test_episodes_run_in_real_sandboxes(make_task: Callable[..., Task]) ->
         max_output_bytes=4096,
         start_timeout_s=20,
     )
-    engine = make_engine(
+    engine = scripted_engine(
         {
             (0, 0): ["cd /tmp", "touch done", "submit"],
             (0, 1): ["cd /tmp && export X=5", "echo $X > value; cat value", "submit"],

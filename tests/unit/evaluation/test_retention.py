@@ -7,26 +7,20 @@ from pathlib import Path
 import pytest
 
 from arise.agents.orchestrator import Orchestrator
-from arise.agents.rendering import ChatRenderer
-from arise.agents.shell import ShellAgent
 from arise.errors import ConfigError, JudgeError
 from arise.evaluation.all_fail import all_fail_rate, share_of_all_fail
 from arise.evaluation.retention import RetiredRubric, behaviour_rate, retired_rubrics
 from arise.inference.base import SamplingParams
-from arise.inference.scripted import ScriptedEngine
 from arise.llm.chat import ChatRequest
 from arise.llm.scripted import ScriptedChatModel
-from arise.modules.loading import RandomModel
 from arise.rubrics.events import read_events
 from arise.rubrics.judge import Judge, JudgeOptions
 from arise.rubrics.pool_file import pool_file
 from arise.rubrics.prompting import Prompts
 from arise.types import FailureKind, InjectedSkill, RolloutFailure, Task, TrajectoryGroup
 from folder_machines import FolderMachines
+from shell_agent import make_orchestrator, scripted_engine
 
-TOKENIZER = RandomModel(
-    seed=1, hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8, context_tokens=64
-).tokenizer()
 RETIRED = retired_rubrics(
     read_events(pool_file("arise.tasks.shellworld:pools/recorded.jsonl"), key="rubrics.pool_path")
 )
@@ -44,32 +38,8 @@ def orchestrator(
             "[ -f done ] && echo 1 > reward.txt || echo 0 > reward.txt\n"
         )
         tasks.append(Task(id=name, instruction="Do it.", path=tests.parent, tests=tests))
-    engine = ScriptedEngine(
-        script=script,
-        encode=lambda text: TOKENIZER(text, add_special_tokens=False)["input_ids"],
-        end_token_id=TOKENIZER.eos_token_id,
-        max_context_tokens=4000,
-    )
-    return Orchestrator(
-        engine=engine,
-        environments=FolderMachines(folder / "machines"),
-        harness=ShellAgent(
-            system_prompt="Act.",
-            action_format="raw",
-            submit="submit",
-            max_turns=4,
-            max_output_tokens=64,
-            command_timeout_s=10,
-            max_observation_chars=1000,
-            observation_role="user",
-        ),
-        renderer=ChatRenderer(TOKENIZER, observation_role="user"),
-        context_tokens=4000,
-        max_in_flight=None,
-        default_timeout_s=20,
-        deterministic=True,
-        seed=7,
-    ), tasks
+    machines = FolderMachines(folder / "machines")
+    return make_orchestrator(scripted_engine(script), machines), tasks
 
 
 def test_retirements_of_a_recorded_life_cycle() -> None:
