@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from arise.assembly import (
     build,
-    build_asynchronous,
     build_curriculum,
     build_engine,
     build_loggers,
@@ -21,8 +20,8 @@ from arise.assembly import (
     build_variant,
     load_tasks,
     require_supported,
-    sampling_of,
 )
+from arise.assembly_rollouts import build_asynchronous, build_credit, sampling_of
 from arise.dry_run import dry_run
 from arise.errors import ConfigError
 from arise.rollout_sizes import max_episodes
@@ -41,12 +40,10 @@ if TYPE_CHECKING:
 
     from arise.callbacks.evaluation import EvaluationCallback
     from arise.callbacks.references import InitialPolicy
+    from arise.callbacks.rollouts import RolloutCallback
     from arise.types import Task
 
 log = logging.getLogger(__name__)
-
-# What the policy is rewarded with, where a baseline has a reward of its own.
-_REWARDS = {"ruscarl": "points", "online": "criteria"}
 
 
 def train(cfg: DictConfig, *, overrides: Sequence[str] = ()) -> None:
@@ -221,7 +218,6 @@ class Run:
 
     def _callbacks(self) -> list[Callback]:
         """In hook order: roll out, learn about it, record it, show it, save it."""
-        from arise.algorithms.credit import CreditOptions
         from arise.callbacks.board import BoardCallback
         from arise.callbacks.checkpoint import StepCheckpoint
         from arise.callbacks.coevolution import CoEvolutionCallback
@@ -232,40 +228,16 @@ class Run:
         from arise.callbacks.placement import PlacementCallback
         from arise.callbacks.progress import PhaseCallback, ProgressCallback
         from arise.callbacks.recorder import RecorderCallback
-        from arise.callbacks.rollouts import RolloutCallback
         from arise.callbacks.summary import SummaryCallback
 
-        cfg, algorithm = self.cfg, self.cfg.algorithm
+        cfg = self.cfg
         display = make_display(
             lambda: playing_of(self.orchestrator, self.asynchronous), quiet=cfg.quiet
         )
         state = RunState(max_steps=cfg.trainer.max_steps)
         callbacks: list[Callback] = [
             PhaseCallback(display, state),
-            RolloutCallback(
-                loop=self.loop,
-                engine=self.engine,
-                orchestrator=self.orchestrator,
-                curriculum=self.curriculum,
-                judge=self.judge,
-                credit=CreditOptions(
-                    rubric_weight=algorithm.rubric_weight,
-                    std=algorithm.std,
-                    epsilon=algorithm.epsilon,
-                    length_alpha=algorithm.length_alpha,
-                    length_threshold_tokens=algorithm.length_threshold_tokens,
-                    reward=_REWARDS.get(cfg.rubrics.mode, "verifier"),
-                    outcome_weight=cfg.rubrics.online.outcome_weight,
-                ),
-                sampling=sampling_of(cfg.rollout),
-                rollouts_per_task=cfg.rollout.rollouts_per_task,
-                micro_batch_tokens=algorithm.micro_batch_tokens,
-                max_lost_iterations=cfg.rollout.max_lost_iterations,
-                variant=self.variant,
-                references=self._references(),
-                asynchronous=self.asynchronous,
-                watch=self.watching.watch,
-            ),
+            self._rollouts(),
             CoEvolutionCallback(
                 loop=self.loop,
                 curriculum=self.curriculum,
@@ -302,6 +274,27 @@ class Run:
             StepCheckpoint(folder=self.folder.checkpoints, **cfg.callbacks.checkpoint),
         ]
         return callbacks
+
+    def _rollouts(self) -> RolloutCallback:
+        from arise.callbacks.rollouts import RolloutCallback
+
+        rollout = self.cfg.rollout
+        return RolloutCallback(
+            loop=self.loop,
+            engine=self.engine,
+            orchestrator=self.orchestrator,
+            curriculum=self.curriculum,
+            judge=self.judge,
+            credit=build_credit(self.cfg),
+            sampling=sampling_of(rollout),
+            rollouts_per_task=rollout.rollouts_per_task,
+            micro_batch_tokens=self.cfg.algorithm.micro_batch_tokens,
+            max_lost_iterations=rollout.max_lost_iterations,
+            variant=self.variant,
+            references=self._references(),
+            asynchronous=self.asynchronous,
+            watch=self.watching.watch,
+        )
 
     def _references(self) -> InitialPolicy | None:
         """Rollouts of the initial policy, for the baseline that compares with them."""

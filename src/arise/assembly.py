@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from arise.errors import ConfigError, one_line
-from arise.rollout_sizes import max_episodes, max_groups
 
 if TYPE_CHECKING:
-    from arise.inference.base import SamplingParams
     from arise.types import Task
 
 log = logging.getLogger(__name__)
@@ -229,61 +227,6 @@ def _build_sampler(cfg: DictConfig, tasks: Sequence[Task]) -> Any:
             raise ConfigError(f"curriculum: {error}") from error
     options: dict[str, Any] = {str(key): value for key, value in cfg.curriculum.items()}
     return make_sampler(options.pop("sampler"), tasks=tasks, seed=cfg.seed, **options)
-
-
-def sampling_of(group: DictConfig) -> SamplingParams:
-    """Sampling parameters of a group that has them."""
-    from arise.inference.base import SamplingParams
-
-    return SamplingParams(temperature=group.temperature, top_p=group.top_p, top_k=group.top_k)
-
-
-def build_asynchronous(run: Any) -> Any:
-    """What plays groups beside the training step; `None` with `rollout.max_staleness` = 0.
-
-    Args:
-        run: The parts of a run, those below this one built (`arise.app.Run`).
-    """
-    return None if run.cfg.rollout.max_staleness == 0 else asynchronous_of(run)
-
-
-def asynchronous_of(run: Any) -> Any:
-    """What plays groups in a stream, whatever η; at η = 0 it does what a synchronous step does.
-
-    Args:
-        run: The parts of a run (`arise.app.Run`).
-    """
-    cfg, judge, curriculum = run.cfg, run.judge, run.curriculum
-    from arise.agents.groups import StreamOptions
-    from arise.agents.stream import RolloutStream
-    from arise.callbacks.asynchronous import AsynchronousRollouts
-
-    async def review(sample: Any, trajectory: Any, pairs: Any) -> Any:
-        return await judge.review(sample.task, trajectory, pairs)
-
-    rollout = cfg.rollout
-    stream = RolloutStream(
-        run.orchestrator,
-        StreamOptions(
-            rollouts_per_task=rollout.rollouts_per_task,
-            sampling=sampling_of(rollout),
-            max_staleness=rollout.max_staleness,
-            max_groups=max_groups(cfg),
-            max_episodes=max_episodes(cfg) or rollout.tasks_per_step * rollout.rollouts_per_task,
-            strips_skills=run.variant.strips_scaffold,
-        ),
-        review=review if judge is not None and run.variant.online is None else None,
-        pairs=lambda: curriculum.pairs,
-    )
-    return AsynchronousRollouts(
-        loop=run.loop,
-        stream=stream,
-        curriculum=curriculum,
-        tasks=run.tasks,
-        tasks_per_step=rollout.tasks_per_step,
-        rollouts_per_task=rollout.rollouts_per_task,
-        variant=run.variant,
-    )
 
 
 def build_loggers(cfg: DictConfig, folder: Path) -> list[Any]:

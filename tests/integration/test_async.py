@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from arise import app
-from arise.assembly import asynchronous_of
+from arise.assembly_rollouts import asynchronous_of
 from arise.runs.folder import complete_checkpoints
 from remains import WHOLE_METHOD, remains
 from runs import (

@@ -25,7 +25,7 @@ LEVELS = [
     {"agents", "runs"},
     {"modules", "evaluation"},
     {"datamodules", "callbacks"},
-    {"validation", "assembly", "terminal", "planning"},
+    {"validation", "assembly", "assembly_rollouts", "terminal", "planning"},
     {"dry_run"},
     {"app", "cli", "evaluate", "study"},
     {"reference"},
