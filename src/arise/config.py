@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from arise.config_engines import ENGINE_SCHEMAS
 from arise.config_evaluate import EVALUATE_SCHEMAS
 from arise.config_harness import HARNESS_SCHEMAS
 
@@ -242,104 +243,6 @@ class JudgeRules(Judging):
 
 
 @dataclass
-class TransformersEngine:
-    """The in-process engine; see `configs/engine/transformers.yaml`."""
-
-    _target_: str = MISSING
-    device: str = MISSING
-    dtype: str = MISSING
-    max_sessions: int = MISSING
-
-
-@dataclass
-class VLLMEngine:
-    """vLLM servers; see `configs/engine/vllm.yaml`."""
-
-    _target_: str = MISSING
-    urls: list[str] = MISSING
-    num_servers: int | None = MISSING
-    dtype: str = MISSING
-    sync: str = MISSING
-    sync_dir: str | None = MISSING
-    devices: Any = MISSING
-    kv_cache_gib: float | None = MISSING
-    enforce_eager: bool = MISSING
-    args: list[str] = MISSING
-    start_timeout_s: float = MISSING
-    request_timeout_s: float = MISSING
-    health_interval_s: float = MISSING
-    dead_after_s: float = MISSING
-    max_outage_s: float = MISSING
-    max_restarts: int = MISSING
-    api_key_env: str | None = MISSING
-
-
-@dataclass
-class AutoEngine:
-    """The better engine on this machine; see `configs/engine/auto.yaml`."""
-
-    candidates: dict[str, Any] = MISSING
-
-
-@dataclass
-class Bubblewrap:
-    """The unprivileged sandbox; see `configs/environment/bubblewrap.yaml`."""
-
-    _target_: str = MISSING
-    sandbox_uid: int = MISSING
-    storage_mb: int = MISSING
-    memory_mb: int = MISSING
-    max_processes: int = MISSING
-    max_output_bytes: int = MISSING
-    start_timeout_s: float = MISSING
-
-
-@dataclass
-class Docker:
-    """One container per episode; see `configs/environment/docker.yaml`."""
-
-    _target_: str = MISSING
-    hosts: list[str] = MISSING
-    cpus: float | None = MISSING
-    memory_mb: int = MISSING
-    storage_mb: int = MISSING
-    max_processes: int = MISSING
-    max_output_bytes: int = MISSING
-    start_timeout_s: float = MISSING
-    start_concurrency: int = MISSING
-    call_timeout_s: float = MISSING
-    network: str | None = MISSING
-    network_by_default: bool = MISSING
-    build_network: str = MISSING
-    pull: bool = MISSING
-    grading: str = MISSING
-    disk_check_interval_s: float = MISSING
-
-
-@dataclass
-class AutoEnvironment:
-    """The first kind of sandbox that works; see `configs/environment/auto.yaml`."""
-
-    _target_: str = MISSING
-    candidates: dict[str, Any] = MISSING
-
-
-@dataclass
-class Shell:
-    """The shell agent; see `configs/harness/shell.yaml`."""
-
-    _target_: str = MISSING
-    system_prompt: str = MISSING
-    action_format: str = MISSING
-    submit: str = MISSING
-    max_turns: int = MISSING
-    max_output_tokens: int = MISSING
-    command_timeout_s: float = MISSING
-    max_observation_chars: int = MISSING
-    observation_role: str = MISSING
-
-
-@dataclass
 class DataModule:
     """Training tasks; see `configs/datamodule/`."""
 
@@ -407,13 +310,6 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
     ("judge", "openai_schema", JudgeEndpoint),
     ("judge", "rules_schema", JudgeRules),
     ("reflection", "openai_schema", ReflectionEndpoint),
-    ("engine", "transformers_schema", TransformersEngine),
-    ("engine", "vllm_schema", VLLMEngine),
-    ("engine", "auto_schema", AutoEngine),
-    ("environment", "bubblewrap_schema", Bubblewrap),
-    ("environment", "docker_schema", Docker),
-    ("environment", "auto_schema", AutoEnvironment),
-    ("harness", "shell_schema", Shell),
     ("datamodule", "schema", DataModule),
     ("evaluation", "schema", Evaluation),
     ("callbacks", "schema", Callbacks),
@@ -423,7 +319,7 @@ _SCHEMAS: tuple[tuple[str | None, str, type], ...] = (
 
 def schemas() -> dict[tuple[str | None, str], type]:
     """All schemas by group (`None`: the whole configuration) and name."""
-    listed = (*_SCHEMAS, *HARNESS_SCHEMAS, *EVALUATE_SCHEMAS)
+    listed = (*_SCHEMAS, *ENGINE_SCHEMAS, *HARNESS_SCHEMAS, *EVALUATE_SCHEMAS)
     return {(group, name): node for group, name, node in listed}
 
 

@@ -1,10 +1,25 @@
-"""Schemas of the `harness` group besides the shell agent's; see `arise.config`."""
+"""Schemas of the `harness` group; see `arise.config`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from omegaconf import MISSING
+
+
+@dataclass
+class Shell:
+    """The shell agent; see `configs/harness/shell.yaml`."""
+
+    _target_: str = MISSING
+    system_prompt: str = MISSING
+    action_format: str = MISSING
+    submit: str = MISSING
+    max_turns: int = MISSING
+    max_output_tokens: int = MISSING
+    command_timeout_s: float = MISSING
+    max_observation_chars: int = MISSING
+    observation_role: str = MISSING
 
 
 @dataclass
@@ -53,6 +68,7 @@ class External:
 
 
 HARNESS_SCHEMAS: tuple[tuple[str, str, type], ...] = (
+    ("harness", "shell_schema", Shell),
     ("harness", "tools_schema", Tools),
     ("harness", "terminus2_schema", Terminus2),
     ("harness", "external_schema", External),
